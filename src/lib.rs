@@ -241,6 +241,7 @@ cross_unwinds! {
     [T] pool::ScheduledFuture<T>,
     [] pool::ScheduledThreadPool,
     [] rx::ExecutorScheduler,
+    [] rx::SingleThreadScheduler,
     [] rx::Worker,
     [] time::Sleep,
 }

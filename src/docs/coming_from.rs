@@ -7,7 +7,7 @@
 //! | Go | [below](#go) |
 //! | Akka, Pekko | [below](#akka-pekko) |
 //! | Netty | [below](#netty) |
-//! | `java.util.Timer`, `CompletableFuture` | [below](#javautiltimer-completablefuture) |
+//! | `java.util.Timer`, `CompletableFuture`, `ExecutorService` | [below](#javautiltimer-completablefuture-executorservice) |
 //! | JavaScript, asio, libuv | [below](#javascript-asio-libuv) |
 //! | `tokio::time`, tokio-util, tokio-stream | [below](#tokio); how to begin: [`adopting`](crate::adopting) |
 //! | `java.util.concurrent` | [`pool`](crate::pool) |
@@ -67,7 +67,7 @@
 //! | `timers.cancelAll()`, the end of an actor | [`Worker::dispose`](crate::rx::Worker::dispose), or a [`CompositeCancellable`](crate::rx::CompositeCancellable) |
 //! | `context.setReceiveTimeout(d)` | a task that is [`reset`](crate::Cancellable::reset) with each message; in async code a [`Sleep`](crate::time::Sleep::reset) |
 //! | `scheduler.close()` | [`close`](crate::Scheduler::close) returns what was pending; [`close_and_run`](crate::Scheduler::close_and_run) runs it, as Akka did before 2.6 |
-//! | `SchedulerTask.cancelled()` | put the clean-up into the `Drop` of a value that the closure owns |
+//! | `SchedulerTask.cancelled()` | put the clean-up into the `Drop` of a value that the closure owns; one that is added later goes into its [`Cleanups`](crate::rx::Cleanups) |
 //! | `IllegalStateException: cannot enqueue after timer shutdown` | [`ScheduleError::Closed`](crate::ScheduleError::Closed) |
 //! | `akka.scheduler.tick-duration`, `ticks-per-wheel`, `shutdown-timeout` | [`Builder::tick`](crate::Builder::tick), [`wheel_size`](crate::Builder::wheel_size), [`shutdown_timeout`](crate::Builder::shutdown_timeout) |
 //! | `maxFrequency`; `delay` of more than 2^31 ticks is an error | any period above zero; any delay |
@@ -87,7 +87,7 @@
 //! | `Timeout.cancel()` | [`cancel`](crate::Cancellable::cancel); the closure is dropped when it returns, not a tick later |
 //! | `Timeout.isExpired()`, `isCancelled()` | [`is_done`](crate::Cancellable::is_done), [`is_cancelled`](crate::Cancellable::is_cancelled) |
 //! | `Timeout.task()`, `timer()` | not there: store the task's data next to the handle |
-//! | `TimerTask.cancelled(timeout)` | put the clean-up into the `Drop` of a value that the closure owns |
+//! | `TimerTask.cancelled(timeout)` | put the clean-up into the `Drop` of a value that the closure owns; one that is added later goes into its [`Cleanups`](crate::rx::Cleanups) |
 //! | a `TimerTask` that schedules itself again | [`schedule_with_fixed_delay`](crate::Scheduler::schedule_with_fixed_delay): no drift, and nothing allocated; if each delay differs, [`schedule_self_paced`](crate::Scheduler::schedule_self_paced) |
 //! | `pendingTimeouts()` | [`pending`](crate::Scheduler::pending), [`stats`](crate::Scheduler::stats) |
 //! | `stop()`, a set of what was not processed | [`close`](crate::Scheduler::close): [`Leftovers`](crate::Leftovers), in order of deadlines |
@@ -95,7 +95,7 @@
 //! | `IdleStateHandler`, `ReadTimeoutHandler` | a task that is [`reset`](crate::Cancellable::reset) with each message; in async code a [`Sleep`](crate::time::Sleep::reset) |
 //! | wakes up at every tick | sleeps until a task is due |
 //!
-//! # `java.util.Timer`, `CompletableFuture`
+//! # `java.util.Timer`, `CompletableFuture`, `ExecutorService`
 //!
 //! | there | here |
 //! | --- | --- |
@@ -106,6 +106,7 @@
 //! | `timer.cancel()` | [`close`](crate::Scheduler::close) |
 //! | a task that throws ends the timer | it ends its own series |
 //! | `future.orTimeout(d)`, `completeOnTimeout(value, d)` | [`time::timeout(d, future)`](crate::time::timeout()), and `.unwrap_or(value)` of what it gives |
+//! | `ExecutorService`: `shutdown()`, `awaitTermination` | [`ThreadPool::shutdown`](crate::ThreadPool::shutdown), [`await_termination`](crate::ThreadPool::await_termination) |
 //! | `CompletableFuture.delayedExecutor(d)` | [`call_after(d, f)`](crate::Scheduler::call_after) |
 //!
 //! # JavaScript, asio, libuv

@@ -96,6 +96,7 @@
 //! | | a graceful stop of the pool or loop that it runs on | what is queued runs; what is delayed may run: see [`rx::Worker`](crate::rx::Worker) | done |
 //! | [`pool::ScheduledThreadPool`](crate::pool::ScheduledThreadPool) | `shutdown` | one-shots run, series end: see [`ShutdownPolicy`](crate::pool::ShutdownPolicy) | the result, or `Cancelled` |
 //! | | `shutdown_now`; the last handle is dropped | comes back as [`Unstarted`](crate::pool::Unstarted) | the result if it is run, otherwise `Cancelled` |
+//! | [`ThreadPool`](crate::ThreadPool), an executor | `shutdown`; it is dropped | runs | of the scheduler or worker that has handed it over |
 //! | [`message_loop`](crate::message_loop) | `quit`, `quit_safely`, `quit_when_idle` | see the table of the module | done |
 //!
 //! If the executor of a scheduler is one of these and has ended, the scheduler keeps its tasks. The executor refuses

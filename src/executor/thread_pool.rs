@@ -18,6 +18,7 @@ use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use super::due::{AHEAD, DueTask, Origin, Rejected};
 use super::{DueBatch, Executor};
@@ -38,6 +39,23 @@ use crate::wheel::entry::Entry;
 /// let scheduler = Scheduler::builder().executor(ThreadPool::new(2)).build()?;
 /// # Ok::<(), tickwheel::BuildError>(())
 /// ```
+///
+/// To stop the pool and wait for its tasks, keep it in an `Arc`, which is an executor too:
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::time::Duration;
+/// use tickwheel::{Scheduler, ThreadPool};
+///
+/// let pool = Arc::new(ThreadPool::new(2));
+/// let scheduler = Scheduler::builder().executor(Arc::clone(&pool)).build()?;
+/// scheduler.schedule_once(Duration::from_secs(3600), || println!("an hour"))?;
+/// drop(scheduler.close()?); // no more tasks come
+/// pool.shutdown();
+/// assert!(pool.await_termination(Duration::from_secs(5)), "what the pool had accepted has run");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[doc(alias = "ExecutorService")]
 pub struct ThreadPool {
     shared: Arc<Shared>,
 }
@@ -47,6 +65,8 @@ struct Shared {
     name: String,
     queue: Mutex<Queue>,
     work: Condvar,
+    /// Notified when `Queue::is_terminated` may have become true.
+    ended: Condvar,
 }
 
 #[derive(Default)]
@@ -95,6 +115,7 @@ impl ThreadPool {
             name: threads.name_or_number(name),
             queue: Mutex::default(),
             work: Condvar::new(),
+            ended: Condvar::new(),
         };
         ThreadPool { shared: Arc::new(shared) }
     }
@@ -104,9 +125,54 @@ impl ThreadPool {
         ThreadPool::with(thread::available_parallelism().map_or(1, usize::from), name)
     }
 
-    /// Queues work. Returns it if the pool has no thread and none can be started.
+    // ----- the end -------------------------------------------------------------------------
+
+    /// Refuses further tasks. Those that were accepted run, and then the threads end. A second call does nothing.
+    ///
+    /// It does not wait for the tasks: see [`await_termination`](ThreadPool::await_termination). A scheduler keeps the
+    /// tasks that are [refused for good](Rejected::for_good) from now on, and returns them when it is closed. A
+    /// [worker](crate::rx::Worker) on the pool runs what is queued, and takes no more.
+    pub fn shutdown(&self) {
+        lock_std(&self.shared.queue).is_closing = true;
+        self.shared.work.notify_all();
+        self.shared.ended.notify_all(); // for a pool that has no thread to do so at its end
+    }
+
+    /// Returns true if the pool refuses tasks because it was shut down.
+    #[doc(alias = "isShutdown")]
+    pub fn is_shutdown(&self) -> bool {
+        lock_std(&self.shared.queue).is_closing
+    }
+
+    /// Returns true if the pool was shut down, and its tasks and threads have ended.
+    #[doc(alias = "isTerminated")]
+    pub fn is_terminated(&self) -> bool {
+        lock_std(&self.shared.queue).is_terminated()
+    }
+
+    /// Waits until the pool has terminated, at most for the given time by the system's clock. Returns true if it has.
+    /// Nothing but [`shutdown`](ThreadPool::shutdown) makes it terminate.
+    ///
+    /// Inside a task of the same pool it returns false at once, because the pool terminates after that task.
+    #[doc(alias = "awaitTermination")]
+    pub fn await_termination(&self, timeout: Duration) -> bool {
+        if self.shared.threads.has_this_thread() {
+            return false;
+        }
+        let queue = lock_std(&self.shared.queue);
+        let is_left = |queue: &mut Queue| !queue.is_terminated();
+        let waited = self.shared.ended.wait_timeout_while(queue, timeout, is_left);
+        waited.unwrap_or_else(PoisonError::into_inner).0.is_terminated()
+    }
+
+    // ----- tasks come in -------------------------------------------------------------------
+
+    /// Queues work. Returns it if the pool is shut down, or has no thread and none can be started.
     fn push(&self, work: Work) -> Result<(), Work> {
         let mut queue = lock_std(&self.shared.queue);
+        if queue.is_closing {
+            return Err(work);
+        }
         // A thread starts only if none is idle, up to the limit.
         let no_thread = queue.idle == 0
             && queue.threads < self.shared.threads.limit()
@@ -124,6 +190,18 @@ impl ThreadPool {
         }
         Ok(())
     }
+
+    /// Refuses a task that could not be queued.
+    fn refuse(&self, task: DueTask) -> Rejected {
+        let queue = lock_std(&self.shared.queue);
+        let (is_closing, is_terminated) = (queue.is_closing, queue.is_terminated());
+        drop(queue);
+        match (is_closing, is_terminated) {
+            (false, _) => Rejected::new(task),
+            (true, false) => Rejected::finishing(task, self.shared.threads.has_this_thread()),
+            (true, true) => Rejected::for_good(task),
+        }
+    }
 }
 
 impl Default for ThreadPool {
@@ -134,10 +212,11 @@ impl Default for ThreadPool {
 }
 
 impl Executor for ThreadPool {
-    /// Refuses a task only if the pool has no thread and the system does not start one.
+    /// Refuses a task [for good](Rejected::for_good) if the pool is [shut down](ThreadPool::shutdown), and for now if it has
+    /// no thread and the system does not start one.
     fn execute(&self, task: DueTask) -> Result<(), Rejected> {
         self.push(Work::Task(task)).map_err(|work| match work {
-            Work::Task(task) => Rejected::new(task),
+            Work::Task(task) => self.refuse(task),
             Work::Batch(_) => unreachable!("a single task was pushed"),
         })
     }
@@ -156,10 +235,10 @@ impl Executor for ThreadPool {
         let fill = Arc::get_mut(&mut queued).expect("nobody else has a spare batch");
         fill.origin = Some(batch.take_all(&mut fill.due));
         if let Err(Work::Batch(refused)) = self.push(Work::Batch(queued)) {
-            // The pool has no thread, so each task goes back as refused, and the engine offers it again.
+            // Each task goes back as refused. If the pool has no thread, the engine offers it again.
             let Some(origin) = &refused.origin else { return };
             for due in &refused.due {
-                batch.reject(Rejected::new(DueTask::scheduled(origin.clone(), *due)));
+                batch.reject(self.refuse(DueTask::scheduled(origin.clone(), *due)));
             }
         }
     }
@@ -170,10 +249,9 @@ impl Executor for ThreadPool {
 }
 
 impl Drop for ThreadPool {
+    /// Does not wait for the threads, because a task may drop the pool.
     fn drop(&mut self) {
-        lock_std(&self.shared.queue).is_closing = true;
-        // The threads run what was accepted, and end. This does not wait for them, because a task may drop the pool.
-        self.shared.work.notify_all();
+        self.shutdown();
     }
 }
 
@@ -232,6 +310,9 @@ impl Shared {
             if queue.is_closing {
                 queue.threads -= 1;
                 self.check_invariants(&queue);
+                if queue.is_terminated() {
+                    self.ended.notify_all();
+                }
                 return None;
             }
             queue.idle += 1;
@@ -260,10 +341,16 @@ impl Shared {
         let Queue { idle, threads, started, .. } = *queue;
         debug_assert!(idle <= threads && threads <= started && threads <= self.threads.limit());
         debug_assert!(queue.spare.len() <= MAX_SPARE);
+        debug_assert!(threads > 0 || queue.work.is_empty(), "queued work has a thread");
     }
 }
 
 impl Queue {
+    /// Without a thread there is no work either.
+    fn is_terminated(&self) -> bool {
+        self.is_closing && self.threads == 0
+    }
+
     /// Takes the first task, or a share in the first batch that is not used up.
     fn take(&mut self) -> Option<Work> {
         while let Some(Work::Batch(batch)) = self.work.front() {

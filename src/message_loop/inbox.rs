@@ -77,6 +77,9 @@ pub(super) struct Shared {
     /// How many tasks the loop has run or skipped (INBOX-6). Only the loop writes it, on a cache line of its own.
     /// Relaxed suffices, because it orders nothing.
     passed: CachePadded<AtomicU64>,
+    /// The loop was [woken](Shared::wake), and has not drained the inbox since. Both sides swap it with `AcqRel`: the turn of
+    /// one wake sees what was done before each wake that found the flag set.
+    is_woken: AtomicBool,
     limit: PendingLimit,
     pressure: Backpressure,
     clock: Arc<dyn Clock>,
@@ -126,6 +129,17 @@ pub(super) struct Enqueued {
     is_over: bool,
     /// The poster has to wake the loop.
     pub(super) must_wake: bool,
+}
+
+/// What the loop finds in the inbox, beside immediate tasks.
+pub(super) struct Drained {
+    /// How the loop was told to quit.
+    pub(super) quit: Quit,
+    /// When the first delayed task is due, or somewhat earlier.
+    pub(super) first: Option<Instant>,
+    pub(super) is_woken: bool,
+    /// What the caller has to drop.
+    pub(super) to_drop: Vec<ToDrop>,
 }
 
 impl Inbox {
@@ -195,6 +209,7 @@ impl Shared {
             inbox: CachePadded::new(Mutex::new(inbox)),
             changed: CachePadded::new(AtomicBool::new(false)),
             passed: CachePadded::new(AtomicU64::new(0)),
+            is_woken: AtomicBool::new(false),
             limit,
             pressure: Backpressure::new(MAX_AHEAD),
             clock,
@@ -330,6 +345,20 @@ impl Shared {
         self.notify_and_unlock(inbox);
     }
 
+    /// Makes the loop take a turn soon, and begin a new idle phase.
+    pub(super) fn wake(&self) {
+        // If the flag is set, another thread has notified the loop, or is about to. So threads that wake it without a pause
+        // do not keep the lock from it.
+        if self.is_woken.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let inbox = self.inbox();
+        // The pump and the wakers of a loop that is gone are left alone.
+        if !inbox.is_gone {
+            self.notify_and_unlock(inbox);
+        }
+    }
+
     /// Makes the loop take a turn soon, because something outside of the inbox has changed.
     pub(super) fn notify(&self) {
         self.notify_and_unlock(self.inbox());
@@ -353,12 +382,8 @@ impl Shared {
         self.changed.load(Ordering::Relaxed)
     }
 
-    /// Takes out what has come in, and immediate tasks if `immediate` is empty. Returns how the loop was told to quit, when
-    /// the first delayed task is due, or somewhat earlier, and what the caller has to drop.
-    pub(super) fn drain(
-        &self,
-        immediate: &mut VecDeque<QueuedTask>,
-    ) -> (Quit, Option<Instant>, Vec<ToDrop>) {
+    /// Takes out what has come in, and immediate tasks if `immediate` is empty.
+    pub(super) fn drain(&self, immediate: &mut VecDeque<QueuedTask>) -> Drained {
         let mut inbox = self.inbox();
         // Under the lock, so what comes later says so again (INBOX-5).
         self.changed.store(false, Ordering::Relaxed);
@@ -367,8 +392,13 @@ impl Shared {
             std::mem::swap(immediate, &mut inbox.immediate);
             inbox.cancelled = 0;
         }
-        let to_drop = std::mem::take(&mut inbox.to_drop);
-        (inbox.quit, inbox.look(self.epoch), to_drop)
+        Drained {
+            quit: inbox.quit,
+            first: inbox.look(self.epoch),
+            is_woken: self.is_woken.load(Ordering::Relaxed) // the lock shows a wake that has notified
+                && self.is_woken.swap(false, Ordering::AcqRel),
+            to_drop: std::mem::take(&mut inbox.to_drop),
+        }
     }
 
     /// Takes out the first delayed task, if it may start at this reading of the clock. Returns it, and when the one after

@@ -167,10 +167,10 @@ impl MessageLoop {
     }
 
     /// Calls a closure once each time that the loop is about to wait: before its first wait, and then before a wait if
-    /// a task has run since the last call. A closure that returns `Break` or `None`, or panics, is removed. A
+    /// since the last call a task has run, or somebody has [woken](TaskRunner::wake) the loop. A closure that returns `Break` or `None`, or panics, is removed. A
     /// returned delay is ignored.
     ///
-    /// A closure that is added when the others have been called is called for the first time after the next task.
+    /// A closure that is added when the others have been called is called for the first time after the next task or wake.
     #[doc(alias = "addIdleHandler")]
     pub fn add_idle_handler<R: Repeat>(&self, f: impl FnMut() -> R + 'static) -> IdleKey {
         self.core.add_idle_handler(f)

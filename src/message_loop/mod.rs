@@ -104,6 +104,7 @@
 //! | `MessageQueue.IdleHandler` | `DoIdleWork` | [`add_idle_handler`](MessageLoop::add_idle_handler), or inside a task [`LocalTaskRunner::add_idle_handler`] |
 //! | `Handler.postDelayed(this)` at the end of a run | `RepeatingTimer` | [`ScheduleExt::schedule_periodic`](crate::ScheduleExt::schedule_periodic), [`LocalTaskRunner::schedule_periodic`] |
 //! | `Handler.asCoroutineDispatcher()` | | [`LocalTaskRunner::spawn_local`]; `tokio::task::spawn_local` on a `LocalSet` |
+//! | `nativeWake` of the `MessageQueue` | `MessagePump::ScheduleWork` | [`wake`](TaskRunner::wake): a turn without a task |
 //! | `epoll` in the native looper | `MessagePump` | [`MessagePump`], or [`turn`](MessageLoop::turn) from your own loop |
 //! | `isCurrentThread` | `RunsTasksInCurrentSequence` | [`belongs_to_current_thread`](TaskRunner::belongs_to_current_thread) |
 //! | `post` returns false after `quit` | the task is dropped on any thread | the closure comes back in the error |

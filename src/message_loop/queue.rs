@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::entry::QueuedTask;
-use super::inbox::Shared;
+use super::inbox::{Drained, Shared};
 use super::run_loop::Quit;
 use crate::pool::job::Owner;
 
@@ -25,12 +25,15 @@ pub(super) struct LoopQueue {
     pub(super) first: Cell<Option<Instant>>,
     /// The loop has gone to sleep, and has not been called since.
     pub(super) is_asleep: Cell<bool>,
+    /// The idle handlers have run in this idle phase.
+    pub(super) has_idled: Cell<bool>,
 }
 
 impl LoopQueue {
     pub(super) fn new(shared: Arc<Shared>) -> LoopQueue {
         let (tasks, quit, first) = (RefCell::default(), Cell::default(), Cell::default());
-        LoopQueue { shared, tasks, quit, first, is_asleep: Cell::new(false) }
+        let (is_asleep, has_idled) = (Cell::default(), Cell::default());
+        LoopQueue { shared, tasks, quit, first, is_asleep, has_idled }
     }
 
     // ----- what comes in -------------------------------------------------------------------
@@ -41,12 +44,16 @@ impl LoopQueue {
             let mut tasks = self.tasks.borrow_mut();
             // Before the two tables are exchanged, or the memory of a peak would go back and forth between them.
             give_back(&mut tasks.immediate);
-            let (quit, first, to_drop) = self.shared.drain(&mut tasks.immediate);
+            let Drained { quit, first, is_woken, to_drop } =
+                self.shared.drain(&mut tasks.immediate);
             let has_immediate = !tasks.immediate.is_empty();
             drop(tasks);
             self.is_asleep.set(false);
             self.quit.set(quit);
             self.first.set(first);
+            if is_woken {
+                self.has_idled.set(false);
+            }
             if to_drop.is_empty() {
                 return has_immediate;
             }

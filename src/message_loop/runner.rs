@@ -260,6 +260,46 @@ impl TaskRunner {
         turn::is_current(&self.shared)
     }
 
+    /// Makes the loop take a turn without a task, from any thread: its pump's wait ends, the idle handlers are called once
+    /// more, and each run looks whether it was told to quit. Several wakes before that turn count as one.
+    ///
+    /// | the loop | a wake |
+    /// | --- | --- |
+    /// | waits | ends the wait; also the waker of [`wake_with`](super::LoopBuilder::wake_with) is woken |
+    /// | is in a turn, with a task or an idle handler | is not lost: the loop takes one more turn before it waits |
+    /// | is in a nested run | the innermost run takes the turn |
+    /// | does not run | counts for the next [`run`](super::MessageLoop::run) or [`turn`](super::MessageLoop::turn) |
+    /// | was told to quit, or is gone | changes nothing; no idle handler is called any more |
+    ///
+    /// An idle handler that wakes its own loop is called again and again, and the loop does not rest.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use std::sync::atomic::{AtomicBool, Ordering};
+    /// use tickwheel::message_loop::MessageLoop;
+    ///
+    /// let looper = MessageLoop::prepare()?;
+    /// let is_ready = Arc::new(AtomicBool::new(false));
+    /// let (runner, ready) = (looper.runner(), Arc::clone(&is_ready));
+    /// // It polls something that does not know of the loop, once each time that the loop is about to wait.
+    /// looper.add_idle_handler(move || {
+    ///     if ready.load(Ordering::Acquire) {
+    ///         MessageLoop::current().unwrap().quit();
+    ///     }
+    /// });
+    /// std::thread::spawn(move || {
+    ///     is_ready.store(true, Ordering::Release);
+    ///     runner.wake();
+    /// });
+    /// looper.run();
+    /// # Ok::<(), tickwheel::message_loop::AlreadyBound>(())
+    /// ```
+    #[doc(alias = "ScheduleWork")]
+    #[doc(alias = "nativeWake")]
+    pub fn wake(&self) {
+        self.shared.wake();
+    }
+
     /// Ends the loop for good, with all its runs. From now on posts are refused.
     ///
     /// If the loop's own thread calls this, no further task starts. If another thread calls it, the immediate tasks

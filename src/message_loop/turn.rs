@@ -8,7 +8,7 @@
 //! meantime (INBOX-4).
 //!
 //! A run ends as soon as it is to quit at once, and otherwise when it has nothing left to do. An idle phase begins when a
-//! task has run, and each idle handler runs once in it.
+//! task has run, or the loop was woken for it, and each idle handler runs once in it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -57,8 +57,6 @@ pub(super) struct LoopCore {
     /// How many tasks have run.
     ran: Cell<usize>,
     idle_handlers: RefCell<BTreeMap<u64, IdleHandler>>,
-    /// The idle handlers have run in this idle phase.
-    has_idled: Cell<bool>,
     /// All that was pending has been dropped.
     pub(super) is_closed: Cell<bool>,
 }
@@ -88,7 +86,6 @@ impl LoopCore {
             runs: RefCell::default(),
             ran: Cell::new(0),
             idle_handlers: RefCell::default(),
-            has_idled: Cell::new(false),
             is_closed: Cell::new(false),
         })
     }
@@ -222,7 +219,7 @@ impl LoopCore {
             Ran::Again | Ran::ForTheLastTime => {}
         }
         self.ran.set(self.ran.get() + 1);
-        self.has_idled.set(false); // a new idle phase
+        self.queue.has_idled.set(false); // a new idle phase
         true
     }
 
@@ -291,7 +288,7 @@ impl LoopCore {
     /// Runs all handlers, unless they have run in this idle phase, as long as the loop goes on. Returns true if there
     /// were any.
     fn run_idle_handlers(&self) -> bool {
-        if self.has_idled.replace(true) {
+        if self.queue.has_idled.replace(true) {
             return false;
         }
         // A list of its own, because handlers may add and remove handlers, themselves too.

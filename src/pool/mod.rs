@@ -43,6 +43,7 @@
 //! | `setExecuteExistingDelayedTasksAfterShutdownPolicy` | [`ShutdownPolicy::run_delayed`] |
 //! | `setContinueExistingPeriodicTasksAfterShutdownPolicy` | [`ShutdownPolicy::continue_periodic`] |
 //! | `shutdown()`, `shutdownNow()` | [`shutdown`](ScheduledThreadPool::shutdown), [`shutdown_now`](ScheduledThreadPool::shutdown_now), whose tasks can still be run |
+//! | `Executors.newFixedThreadPool(n)`, without delays and futures | a [`ThreadPool`](crate::ThreadPool), which has the same four |
 //! | `awaitTermination`, `isTerminated` | [`await_termination`](ScheduledThreadPool::await_termination), [`is_terminated`](ScheduledThreadPool::is_terminated) |
 //! | `getQueue().size()` | [`pending`](ScheduledThreadPool::pending) |
 //! | a `ThreadFactory` | [`PoolBuilder::thread_factory`], [`thread_name`](PoolBuilder::thread_name); by default threads are called `pool-N-thread-M`, as there |

@@ -5,6 +5,7 @@ use std::fmt;
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 
 use crate::platform::panics::{Payload, caught, discard};
 use crate::{Cancel, Cancellable, PanicHook};
@@ -202,10 +203,13 @@ impl FirstPanic {
         None
     }
 
-    /// Panics if a piece of code has panicked.
+    /// Panics if a piece of code has panicked. On a thread that unwinds already the panic is ignored, because a second
+    /// one would abort.
     pub(super) fn resume(self) {
-        if let Some(panic) = self.0 {
-            resume_unwind(panic);
+        match self.0 {
+            Some(panic) if thread::panicking() => discard(panic),
+            Some(panic) => resume_unwind(panic),
+            None => {}
         }
     }
 }

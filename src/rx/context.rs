@@ -59,7 +59,8 @@ pub trait ContextCapture: Send + Sync + 'static {
 /// scheduler, its tasks have the context of the tick thread, which hands them over.
 ///
 /// It wraps anything that gives out workers: [`over`](ContextAwareScheduler::over) takes a closure, so it works with
-/// [`single()`](super::single()), [`new_thread`](super::new_thread), a trampoline's `worker` and a loop.
+/// [`single()`](super::single()), [`SingleThreadScheduler::worker`](super::SingleThreadScheduler::worker),
+/// [`new_thread`](super::new_thread), a trampoline's `worker` and a loop.
 #[derive(Clone)]
 pub struct ContextAwareScheduler {
     make: Arc<dyn Fn() -> Worker + Send + Sync>,

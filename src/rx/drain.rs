@@ -100,18 +100,21 @@ fn with_state<R>(state: ThreadState, act: impl FnOnce() -> R) -> R {
     result
 }
 
-/// The right to run the tasks of a queue, up to the one with the number `until`. If it is dropped before it has run, it is
-/// handed over again (DRAIN-1).
+/// Calls something as if a drain ran it, so its thread is not held back.
+pub(super) fn with_a_drain<R>(act: impl FnOnce() -> R) -> R {
+    with_state(ThreadState { drains: 1, ..ThreadState::default() }, act)
+}
+
+/// The right to run the tasks of a queue. If it is dropped before it has run, it is handed over again (DRAIN-1).
 pub(super) struct Drain {
     queue: Option<Arc<SerialQueue>>,
-    until: u64,
     /// Since when it holds the call that has handed it over to an inline executor (DRAIN-2).
     inline_since: Option<Instant>,
 }
 
 impl Drain {
-    pub(super) fn new(queue: Arc<SerialQueue>, until: u64) -> Drain {
-        Drain { queue: Some(queue), until, inline_since: None }
+    pub(super) fn new(queue: Arc<SerialQueue>) -> Drain {
+        Drain { queue: Some(queue), inline_since: None }
     }
 
     /// Gives the drain to the executor. It is `None` if the queue was disposed; then nothing is left to do.
@@ -123,10 +126,10 @@ impl Drain {
         executor: Option<Arc<dyn Executor>>,
         newest: Option<Entry>,
     ) -> Option<Entry> {
-        let (queue, until) = (self.queue.clone(), self.until);
+        let queue = self.queue.clone();
         match self.offer(executor, newest) {
             Offered::StaysHere => {
-                Drain { queue, until, inline_since: None }.run();
+                Drain { queue, inline_since: None }.run();
                 None
             }
             Offered::HasLeft(back) => back,
@@ -182,12 +185,12 @@ impl Drain {
 
     /// Runs the next tasks, and hands the drain over again if there are more.
     fn run_batch(mut self) {
-        let (Some(queue), until) = (self.queue.take(), self.until) else { return };
+        let Some(queue) = self.queue.take() else { return };
         queue.drained_by.store(thread_number(), Ordering::Relaxed);
         queue.retries.failures.store(0, Ordering::Relaxed);
         let mut is_finishing = false;
-        while queue.run_batch(until) {
-            let mut next = Drain::new(Arc::clone(&queue), until);
+        while queue.run_batch() {
+            let mut next = Drain::new(Arc::clone(&queue));
             // If the executor finishes, no other thread would run the rest (DRAIN-3).
             if this_thread().is_inline && !is_finishing {
                 let now = queue.hook.catch(|| queue.timers.now());
@@ -222,10 +225,10 @@ enum Offered {
 }
 
 impl SerialQueue {
-    /// Runs the next tasks, up to the one with this number. Returns false if there are no more, and so no drain.
-    fn run_batch(&self, until: u64) -> bool {
+    /// Runs the next tasks. Returns false if there are no more, and so no drain.
+    fn run_batch(&self) -> bool {
         for _ in 0..BATCH {
-            let Some(job) = self.next(until) else { return false };
+            let Some(job) = self.next() else { return false };
             let passed = || self.passed.load(Ordering::Relaxed);
             let before = cfg!(debug_assertions).then(passed);
             let mut wait = None;
@@ -239,7 +242,7 @@ impl SerialQueue {
             }
             debug_assert_eq!(before, Some(passed()), "no other drain runs (WORKER-1)");
         }
-        self.has_more(until)
+        self.has_more()
     }
 }
 
@@ -252,8 +255,8 @@ impl Drop for Drain {
         let hook = queue.hook.clone();
         // The executor may be unwinding, and the clock may panic too.
         hook.catch(|| {
-            if queue.has_more(u64::MAX) {
-                Arc::clone(&queue.retries).push(Drain::new(queue, u64::MAX));
+            if queue.has_more() {
+                Arc::clone(&queue.retries).push(Drain::new(queue));
             }
         });
     }
@@ -368,7 +371,7 @@ impl RetryQueue {
                 continue;
             }
             let executor = queue.state().executor.clone();
-            Drain::new(queue, u64::MAX).hand_over(executor, None);
+            Drain::new(queue).hand_over(executor, None);
             if self.failures.load(Ordering::Relaxed) > failures {
                 return false;
             }

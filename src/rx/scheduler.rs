@@ -39,7 +39,6 @@ pub struct ExecutorScheduler {
     retries: Arc<RetryQueue>,
     hook: PanicHook,
     max_pending: Option<usize>,
-    in_line: bool,
 }
 
 impl ExecutorScheduler {
@@ -96,13 +95,7 @@ impl ExecutorScheduler {
 
     pub(super) fn with(executor: Arc<dyn Executor>, timers: Timers) -> ExecutorScheduler {
         let (retries, hook) = (RetryQueue::new(timers.clone()), PanicHook::default());
-        ExecutorScheduler { executor, timers, retries, hook, max_pending: None, in_line: false }
-    }
-
-    /// Has each task of a worker handed over by itself. So an executor of one thread runs the tasks of all workers in one
-    /// order.
-    pub(super) fn in_line(self) -> ExecutorScheduler {
-        ExecutorScheduler { in_line: true, ..self }
+        ExecutorScheduler { executor, timers, retries, hook, max_pending: None }
     }
 
     /// Sets a hook for the workers that are made from now on. It is called with each panic of a task, of the `Drop` of
@@ -152,7 +145,7 @@ impl ExecutorScheduler {
         let (executor, timers) = (Arc::clone(&self.executor), self.timers.clone());
         let (limit, retries) = (PendingLimit::new(self.max_pending), Arc::clone(&self.retries));
         let hook = self.hook.clone();
-        Worker::at(SerialQueue::new(executor, timers, hook, limit, retries, self.in_line))
+        Worker::at(SerialQueue::new(executor, timers, hook, limit, retries))
     }
 }
 

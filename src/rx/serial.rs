@@ -10,8 +10,7 @@
 //!
 //! - WORKER-1 There is at most one [`Drain`], and only the drain takes tasks out, so they do not overlap. The thread
 //!   that sets `has_drain` makes the drain. The drain that finds nothing queued clears the flag under the same lock. So
-//!   no task is queued without a drain, and a task sees what the task before has written. The queues of
-//!   [`single`](super::single()) have a drain for each task, and one thread for all drains.
+//!   no task is queued without a drain, and a task sees what the task before has written.
 //! - WORKER-2 A task that has not started is queued or delayed, or the drain has just taken it out: then it is in
 //!   `running`. A series between two runs is there too. So `dispose` finds it. A task starts by a step of its job
 //!   (JOB-1), without a lock of the queue.
@@ -73,9 +72,6 @@ pub(super) struct SerialQueue {
     /// How many entries the drain has taken out. Relaxed suffices, because only the drain writes it, and it orders
     /// nothing.
     pub(super) passed: AtomicU64,
-    /// Its executor is one thread, which other such queues share. Each task has a drain of its own, which runs the tasks up
-    /// to that one. So the order of the thread is the order of all tasks.
-    in_line: bool,
     /// The drain is about to be dropped, and runs on all the same (DRAIN-3). Relaxed suffices, because the thread that sets it
     /// is the one that drops the drain.
     pub(super) keeps_drain: AtomicBool,
@@ -131,7 +127,6 @@ impl SerialQueue {
         hook: PanicHook,
         limit: PendingLimit,
         retries: Arc<RetryQueue>,
-        in_line: bool,
     ) -> Arc<SerialQueue> {
         let state = State {
             incoming: VecDeque::new(),
@@ -148,7 +143,6 @@ impl SerialQueue {
             hook,
             outgoing: CachePadded::default(),
             passed: AtomicU64::new(0),
-            in_line,
             keeps_drain: AtomicBool::new(false),
             drained_by: AtomicUsize::new(0),
             stale: AtomicUsize::new(0),
@@ -184,14 +178,12 @@ impl SerialQueue {
         mut state: MutexGuard<'_, State>,
         newest: Option<Entry>,
     ) -> Option<Entry> {
-        let had_one = std::mem::replace(&mut state.has_drain, true);
-        if had_one && !self.in_line {
+        if std::mem::replace(&mut state.has_drain, true) {
             return None;
         }
-        let until = if self.in_line { state.last_number } else { u64::MAX };
         let executor = state.executor.clone();
         drop(state);
-        Drain::new(self.me(), until).hand_over(executor, newest)
+        Drain::new(self.me()).hand_over(executor, newest)
     }
 
     fn delay(&self, job: Entry, deadline: Instant) -> Result<bool, ScheduleError> {
@@ -208,9 +200,8 @@ impl SerialQueue {
         let is_overdue = due <= ended;
         // On an inline executor or on the tick thread, a lagging series that is queued at once would keep this thread
         // from its timers or its caller. There its next run goes through a timer, after all that is due. On other
-        // threads it is queued at once, unless it needs a drain of its own.
-        let is_needed_elsewhere = self.in_line
-            || drain::this_thread().is_inline
+        // threads it is queued at once.
+        let is_needed_elsewhere = drain::this_thread().is_inline
             || match &self.timers {
                 Timers::Wheel(scheduler) => scheduler.is_turned_here(),
                 Timers::Any(_) => true, // perhaps
@@ -228,12 +219,12 @@ impl SerialQueue {
 
     // ----- out of the queue ----------------------------------------------------------------
 
-    /// Takes out the next task, if its number is no greater. If it returns `None`, there is none, and the drain has ended.
-    pub(super) fn next(&self, until: u64) -> Option<Entry> {
+    /// Takes out the next task. If it returns `None`, there is none, and the drain has ended.
+    pub(super) fn next(&self) -> Option<Entry> {
         let _before; // dropped after the lock
         let mut outgoing = lock(&self.outgoing);
         _before = outgoing.running.take();
-        while self.has_next(&mut outgoing, until) {
+        while self.has_next(&mut outgoing) {
             let entry = outgoing.tasks.pop_front()?;
             self.passed.store(self.passed.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
             outgoing.running = self.take_out(entry);
@@ -265,20 +256,20 @@ impl SerialQueue {
     }
 
     /// Returns true if the drain has something to do. Otherwise the drain has ended.
-    pub(super) fn has_more(&self, until: u64) -> bool {
+    pub(super) fn has_more(&self) -> bool {
         let _before; // dropped after the lock
         let mut outgoing = lock(&self.outgoing);
         _before = outgoing.running.take();
-        self.has_next(&mut outgoing, until)
+        self.has_next(&mut outgoing)
     }
 
-    /// Brings a task that waits to the front of `outgoing`. If there is none up to that number, it ends the drain and
-    /// returns false (WORKER-1).
-    fn has_next(&self, outgoing: &mut Outgoing, until: u64) -> bool {
+    /// Brings a task that waits to the front of `outgoing`. If there is none, it ends the drain and returns false
+    /// (WORKER-1).
+    fn has_next(&self, outgoing: &mut Outgoing) -> bool {
         loop {
             while let Some(entry) = outgoing.tasks.front() {
                 if !is_stale(entry) {
-                    return entry.0 <= until;
+                    return true;
                 }
                 outgoing.tasks.pop_front();
                 self.stale.fetch_sub(1, Ordering::Relaxed);
@@ -537,7 +528,7 @@ mod tests {
         let timers = Timers::Wheel(timers.with_executor(Inline));
         let hook = PanicHook::default();
         let (limit, retries) = (PendingLimit::new(None), RetryQueue::new(timers.clone()));
-        let queue = SerialQueue::new(Arc::new(never_runs), timers, hook, limit, retries, false);
+        let queue = SerialQueue::new(Arc::new(never_runs), timers, hook, limit, retries);
         let owner: Weak<dyn TaskQueue> = Weak::clone(&queue.me) as Weak<dyn TaskQueue>;
         let push = || {
             let job = Job::new(Weak::clone(&owner), Once(|| ()));
@@ -545,7 +536,7 @@ mod tests {
             job
         };
         let mut window: VecDeque<_> = (0..100).map(|_| push()).collect();
-        assert!(queue.has_more(u64::MAX), "some are in front of the drain");
+        assert!(queue.has_more(), "some are in front of the drain");
         for _ in 0..200_000 {
             window.push_back(push());
             assert!(window.pop_front().is_some_and(|oldest| oldest.cancel()));
@@ -558,9 +549,9 @@ mod tests {
         assert!(entries() <= 2 * MIN_SWEEP && queue.pending() == 1);
         let memory = lock(&queue.outgoing).tasks.capacity() + queue.state().incoming.capacity();
         assert!(memory <= 4 * SMALL, "{memory}");
-        let Some(stays) = queue.next(u64::MAX) else { panic!("one is left") };
+        let Some(stays) = queue.next() else { panic!("one is left") };
         assert!(Arc::ptr_eq(&stays, &(Arc::clone(&window[0]) as Entry)));
-        assert!(queue.next(u64::MAX).is_none() && !queue.state().has_drain);
+        assert!(queue.next().is_none() && !queue.state().has_drain);
         queue.dispose();
         lock(&kept).clear(); // the drain that the executor keeps has the queue
     }

@@ -95,8 +95,8 @@ impl Timers {
 /// The global scheduler does not look more often than this whether a task is due.
 const MIN_PAUSE: Duration = Duration::from_millis(1);
 
-/// When it looks again if the clock has panicked.
-const BLIND_PAUSE: Duration = Duration::from_millis(100);
+/// When it looks again if the clock has panicked. So does the thread of a shared queue.
+pub(super) const BLIND_PAUSE: Duration = Duration::from_millis(100);
 
 /// Cancels a timer that nobody needs any more. Its handle may come from outside, and panic.
 pub(super) fn cancel_timer(hook: &PanicHook, timer: Option<Cancellable>) {

@@ -84,6 +84,7 @@ pub(super) trait TaskQueue:
 /// | stop | queued tasks | delayed tasks |
 /// | --- | --- | --- |
 /// | [`ScheduledThreadPool::shutdown`](crate::pool::ScheduledThreadPool::shutdown) | run, all of them | the pool's [policy](crate::pool::ShutdownPolicy) decides, if the pool keeps their time |
+/// | [`ThreadPool::shutdown`](crate::ThreadPool::shutdown) | run, all of them | cancelled |
 /// | [`TaskRunner::quit`](crate::message_loop::TaskRunner::quit) on another thread, a dropped [`LoopThread`](crate::message_loop::LoopThread) | run, all of them | dropped |
 /// | [`quit_safely`](crate::message_loop::TaskRunner::quit_safely) | run, all of them | those run that are due at the call, if the loop keeps their time |
 /// | [`quit_when_idle`](crate::message_loop::TaskRunner::quit_when_idle) | run, all of them | those run that are due by then |

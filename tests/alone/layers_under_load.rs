@@ -16,7 +16,7 @@ use crate::common::{PATIENCE, Random, count, proc, spin_until, until};
 use crate::{alone, in_own_process, live};
 use tickwheel::message_loop::{LoopThread, MessageLoop, TaskRunner};
 use tickwheel::pool::ScheduledThreadPool;
-use tickwheel::rx::{ExecutorScheduler, Worker};
+use tickwheel::rx::{ExecutorScheduler, SingleThreadScheduler, Worker};
 use tickwheel::{
     Cancellable, DueTask, Executor, Inline, ManualClock, Period, Schedule, ScheduleError,
     ScheduleExt, Scheduler, ThreadPool,
@@ -527,8 +527,11 @@ fn a_flood_of_a_worker_is_held_back() {
     let _alone = alone();
     let timers = Scheduler::new();
     let worker = ExecutorScheduler::new(ThreadPool::new(1), &timers).worker();
-    let most = flood(&worker, Duration::ZERO);
-    assert!(most < MANY, "{most} were pending");
+    let on_one_thread = SingleThreadScheduler::new("flood").expect("a thread").worker();
+    for worker in [worker, on_one_thread] {
+        let most = flood(&worker, Duration::ZERO);
+        assert!(most < MANY, "{most} were pending");
+    }
 }
 
 #[test]
@@ -565,6 +568,7 @@ fn who_is_ahead_of_a_layer_that_stands_still_is_not_locked_out() {
     let timers = Scheduler::new();
     let worker: Worker = ExecutorScheduler::new(ThreadPool::new(1), &timers).worker();
     stands_still(&worker);
+    stands_still(&SingleThreadScheduler::new("stands still").expect("a thread").worker());
     let thread = LoopThread::spawn("stands still").expect("a thread");
     let runner: TaskRunner = thread.runner();
     stands_still(&runner);
@@ -582,6 +586,7 @@ fn a_task_that_floods_its_own_layer_does_not_wait() {
     let thread = LoopThread::spawn("itself").expect("a thread");
     floods_its_own(&pool, posts);
     floods_its_own(&worker, posts);
+    floods_its_own(&SingleThreadScheduler::new("itself").expect("a thread").worker(), posts);
     floods_its_own(&thread.runner(), posts);
 }
 
@@ -618,6 +623,8 @@ fn pending_timers_hold_nobody_back() {
     brings_timers(&builder.build().expect("threads"));
     let (timers, _driver) = Scheduler::builder().build_driven().expect("the defaults are good");
     brings_timers(&ExecutorScheduler::new(ThreadPool::new(1), &timers).worker());
+    let workers = SingleThreadScheduler::with_clock("waits", clock.clone());
+    brings_timers(&workers.expect("a thread").worker());
     let looper = MessageLoop::builder().clock(clock).prepare().expect("no other one");
     brings_timers(&looper.runner()); // on its own thread, where it may lie in the inbox for as long as it likes
 }

@@ -21,8 +21,8 @@ use tickwheel::message_loop::{
 };
 use tickwheel::pool::{JoinError, PanicPayload, ScheduledFuture, ScheduledThreadPool};
 use tickwheel::rx::{
-    CompositeCancellable, CompositeKey, ContextAwareScheduler, ContextCapture, ExecutorScheduler,
-    TrampolineScheduler, Worker,
+    Cleanups, CompositeCancellable, CompositeKey, ContextAwareScheduler, ContextCapture,
+    ExecutorScheduler, SingleThreadScheduler, TrampolineScheduler, Worker,
 };
 use tickwheel::wheel::Wheel;
 use tickwheel::{
@@ -105,7 +105,9 @@ fn what_may_cross_a_catch_unwind() {
     crosses::<PanicPayload>();
     crosses::<ExecutorScheduler>();
     crosses::<Worker>();
+    crosses::<SingleThreadScheduler>();
     crosses::<CompositeCancellable>();
+    crosses::<Cleanups>();
     crosses::<tickwheel::time::Sleep>();
     crosses::<tickwheel::time::Interval>();
     crosses::<tickwheel::time::Timeout<Ready<()>>>();
@@ -360,7 +362,12 @@ fn executors_of_every_kind() -> Result<(), Box<dyn Error>> {
     let dynamic: Arc<dyn Executor> = Arc::new(Refusing);
     let rejected: Rejected = dynamic.execute(DueTask::new(Instant::now(), || ())).unwrap_err();
     let task: DueTask = rejected.into_task();
-    ThreadPool::new(1).execute(task)?;
+    let pool: ThreadPool = ThreadPool::new(1);
+    pool.execute(task)?;
+    let () = pool.shutdown();
+    let waited: bool = pool.await_termination(SECOND);
+    let (is_shut, is_over): (bool, bool) = (pool.is_shutdown(), pool.is_terminated());
+    assert!(waited && is_shut && is_over);
     Inline.execute(DueTask::new(Instant::now(), || ()))?;
     let closure = |task: DueTask| task.run();
     closure.execute(DueTask::new(Instant::now(), || ()))?;
@@ -510,6 +517,8 @@ fn workers_and_what_is_around_them() -> Result<(), Box<dyn Error + Send + Sync>>
     handle::<ExecutorScheduler>();
     handle::<Worker>();
     handle::<CompositeCancellable>();
+    handle::<SingleThreadScheduler>();
+    handle::<Cleanups>();
     key::<CompositeKey>();
     shareable::<ContextAwareScheduler>();
     shareable::<TrampolineScheduler>();
@@ -544,6 +553,15 @@ fn workers_and_what_is_around_them() -> Result<(), Box<dyn Error + Send + Sync>>
     let _: Worker = ContextAwareScheduler::new(workers, Nothing).worker();
     let _: Worker = TrampolineScheduler::new().worker();
     let _: [Worker; 2] = [tickwheel::rx::single(), tickwheel::rx::new_thread()];
+
+    let one: SingleThreadScheduler = SingleThreadScheduler::new("one")?;
+    let _: SingleThreadScheduler = SingleThreadScheduler::with_clock("two", ManualClock::new())?;
+    let _: Worker = one.on_panic(|_| ()).max_pending(2).worker();
+    let (task, cleanups) = Cleanups::of(|| 1);
+    let (_series, _): (_, Cleanups) = Cleanups::of_series(|| ());
+    cleanups.add(|| ());
+    let (ran, has_ended): (i32, bool) = (task(), cleanups.has_ended());
+    assert_eq!((ran, has_ended), (1, true));
     Ok(())
 }
 
@@ -620,6 +638,7 @@ fn a_message_loop_and_what_is_around_it() -> Result<(), Box<dyn Error + Send + S
 
     let thread: LoopThread = LoopThread::spawn(String::from("api"))?;
     let runner: TaskRunner = thread.runner();
+    let () = runner.wake();
     let () = runner.quit();
     let joined: std::thread::Result<()> = thread.join();
     assert!(joined.is_ok());

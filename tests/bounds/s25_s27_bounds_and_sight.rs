@@ -519,6 +519,7 @@ fn print_layers(print: Print<'_>) {
         in_context.worker(),
         TrampolineScheduler::new().worker(),
         rx::single(),
+        rx::SingleThreadScheduler::new("one").expect("a thread").worker(),
         Worker::new(ScheduledThreadPool::new(1)),
     ];
     let use_workers =
@@ -526,6 +527,10 @@ fn print_layers(print: Print<'_>) {
     all.iter().for_each(|worker| print("Worker", worker, &use_workers));
     print("ExecutorScheduler", &workers, &|| drop(workers.worker()));
     print("ContextAwareScheduler", &in_context, &|| drop(in_context.worker()));
+    let one_thread = rx::SingleThreadScheduler::new("one").expect("a thread");
+    print("SingleThreadScheduler", &one_thread, &|| drop(one_thread.worker()));
+    let (_task, cleanups) = rx::Cleanups::of(|| ());
+    print("Cleanups", &cleanups, &|| cleanups.add(|| ()));
     print("TrampolineScheduler", &TrampolineScheduler::new(), &use_workers);
     let debounced = rx::debounce(scheduler.clone(), SECOND, |()| ());
     print("Debounced", &debounced, &|| assert!(debounced.call(()).is_ok() && debounced.flush()));

@@ -4,5 +4,6 @@
 mod common;
 
 mod abuse_of_executors;
+mod end_of_a_thread_pool;
 mod panic_names;
 mod s17_s19_executor;

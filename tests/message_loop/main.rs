@@ -8,3 +8,4 @@ mod hosts;
 mod local;
 mod own_thread;
 mod threads;
+mod wake;

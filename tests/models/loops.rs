@@ -200,6 +200,30 @@ fn models_a_quit_when_idle_against_a_run_that_goes_to_sleep() {
     });
 }
 
+/// Two threads wake the loop while it calls an idle handler, and while it goes to sleep. The handler sees what both have
+/// done before, although one turn may be for both.
+#[test]
+fn models_a_wake_without_a_task_against_a_loop_that_goes_to_sleep() {
+    loom::model(|| {
+        let (looper, runner) = prepare();
+        let are_set = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+        let others = are_set.clone().map(|sets| {
+            let runner = runner.clone();
+            thread::spawn(move || {
+                sets.store(true, Ordering::Relaxed);
+                runner.wake();
+            })
+        });
+        looper.add_idle_handler(move || {
+            if are_set.iter().all(|is_set| is_set.load(Ordering::Relaxed)) {
+                quit();
+            }
+        });
+        looper.run();
+        others.into_iter().for_each(|other| other.join().unwrap());
+    });
+}
+
 /// Another thread cancels a local task. The loop drops the closure, although nothing else wakes it (LOCAL-1).
 #[test]
 fn models_a_local_closure_that_is_cancelled_elsewhere_is_dropped_by_its_loop() {

@@ -3,9 +3,11 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod cleanups;
 mod contract;
 mod debounce;
 mod end;
+mod one_thread;
 mod others;
 mod over;
 mod worker;

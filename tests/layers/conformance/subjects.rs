@@ -1,8 +1,8 @@
 //! The subjects of the suite: everything that implements `Schedule`, each on a clock that is moved by hand, and each also behind
 //! `&S`, `Box<S>` and `Arc<S>`.
 //!
-//! `rx::single()` and `rx::new_thread()` are left out, because they use the system's clock. They give the same `Worker`
-//! on other executors. A trampoline blocks the thread that schedules, so its rows are in a file of their own.
+//! `rx::single()` and `rx::new_thread()` are left out, because they use the system's clock. The first is a worker on one
+//! thread, and the second a worker on a pool. A trampoline blocks the thread that schedules, so its rows are in a file of their own.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 
 use tickwheel::message_loop::{MessageLoop, TaskRunner};
 use tickwheel::pool::ScheduledThreadPool;
-use tickwheel::rx::{ContextAwareScheduler, ContextCapture, ExecutorScheduler, Worker};
+use tickwheel::rx::{
+    ContextAwareScheduler, ContextCapture, ExecutorScheduler, SingleThreadScheduler, Worker,
+};
 use tickwheel::{
     Cancellable, Driver, Executor, Inline, ManualClock, Period, RepeatingTask, Schedule,
     ScheduleError, ScheduleExt, Scheduler, Task, ThreadPool,
@@ -27,7 +29,7 @@ pub(crate) type Make = fn(Option<usize>) -> Subject;
 
 pub(crate) const SCHEDULERS: &[Make] = &[driven, on_inline, on_the_default];
 pub(crate) const WORKERS_ON_INLINE: &[Make] = &[worker_on_inline];
-pub(crate) const WORKERS: &[Make] = &[worker_on_a_pool, worker_with_context];
+pub(crate) const WORKERS: &[Make] = &[worker_on_a_pool, worker_with_context, worker_on_one_thread];
 pub(crate) const POOLS: &[Make] = &[pool_of_one, pool_of_three];
 pub(crate) const LOOPS: &[Make] = &[message_loop];
 
@@ -337,6 +339,16 @@ fn worker_with_context(limit: Option<usize>) -> Subject {
     }
     let worker = |workers| ContextAwareScheduler::new(workers, Nothing).worker();
     Subject { threads: 1, ..worker_on("worker with context", ThreadPool::new(3), limit, worker) }
+}
+
+/// Its thread keeps the time and runs the tasks.
+fn worker_on_one_thread(limit: Option<usize>) -> Subject {
+    let clock = ManualClock::new();
+    let workers = SingleThreadScheduler::with_clock("single", clock.clone()).expect("a thread");
+    let worker = limit.into_iter().fold(workers, SingleThreadScheduler::max_pending).worker();
+    let disposed = worker.clone();
+    Subject { threads: 1, ..Subject::new("worker on one thread", clock, worker) }
+        .end("dispose", move || disposed.dispose())
 }
 
 fn pool_of(threads: usize, limit: Option<usize>) -> Subject {
