@@ -165,6 +165,8 @@ mod executor;
 #[cfg(feature = "std")]
 pub mod future;
 #[cfg(feature = "std")]
+mod job;
+#[cfg(feature = "std")]
 pub mod message_loop;
 #[cfg(feature = "std")]
 mod observe;

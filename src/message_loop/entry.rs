@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::inbox::Shared;
-use crate::pool::job::Run;
+use crate::job::Run;
 use crate::wheel::WheelKey;
 
 /// A task that waits for its turn, or for its time.

@@ -49,8 +49,8 @@ use super::queue::SMALL;
 use super::run_loop::Quit;
 use super::turn;
 use crate::executor::backpressure::{Backpressure, Flow, PendingLimit};
+use crate::job::{Due, Epoch, Job, Next, Owner, Place, Run, Work};
 use crate::platform::sync::{AtomicBool, Mutex, MutexGuard, Ordering, lock};
-use crate::pool::job::{Due, Epoch, Job, Next, Owner, Place, Run, Work};
 use crate::wheel::Wheel;
 use crate::{Cancellable, Clock, PanicHook, ScheduleError};
 

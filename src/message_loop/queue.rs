@@ -13,7 +13,7 @@ use std::time::Instant;
 use super::entry::QueuedTask;
 use super::inbox::{LoopState, Shared};
 use super::run_loop::Quit;
-use crate::pool::job::Owner;
+use crate::job::Owner;
 
 pub(super) struct LoopQueue {
     shared: Arc<Shared>,
@@ -199,7 +199,7 @@ mod tests {
     use std::sync::Weak;
 
     use super::*;
-    use crate::pool::job::{Job, Once};
+    use crate::job::{Job, Once};
 
     fn task(nests: bool) -> QueuedTask {
         QueuedTask { job: Job::new(Weak::new(), Once(|| ())), nests }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use super::inbox::{Origin, Shared};
 use super::run_loop::Quit;
 use super::turn;
-use crate::pool::job::{NamedOnce, Once, Owner, Series, Work, Workload};
+use crate::job::{NamedOnce, Once, Owner, Series, Work, Workload};
 use crate::{
     Cancellable, DueTask, Executor, PanicHook, Period, Rejected, Repeat, RepeatingTask, Schedule,
     ScheduleError, Task, TryScheduleError,

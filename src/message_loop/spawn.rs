@@ -36,8 +36,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use super::entry::LoopPosition;
 use super::inbox::{Origin, Shared};
 use super::local::{LocalKey, LocalTaskRunner};
+use crate::job::{Owner, Place, Ran, Run};
 use crate::platform::sync::{Mutex, lock};
-use crate::pool::job::{Owner, Place, Ran, Run};
 use crate::pool::{JoinError, PanicPayload};
 use crate::{Cancel, Cancellable, PanicHook, TryScheduleError};
 

@@ -15,8 +15,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use super::job::Epoch;
 use super::waiters::{Ticket, WaitList};
+use crate::job::Epoch;
 use crate::wheel::{Wheel, WheelKey};
 use crate::{Clock, Sleeper, SystemClock};
 

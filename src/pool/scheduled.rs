@@ -11,7 +11,7 @@ use super::shared::Shared;
 use super::task::{Call, Callable, PoolTask, QueuedTask};
 use crate::clock::timeline::after;
 use crate::executor::deadlock::PoolThreads;
-use crate::pool::job::{NamedOnce, Series};
+use crate::job::{NamedOnce, Series};
 use crate::{
     Cancellable, DueTask, Executor, Period, Rejected, Repeat, RepeatingTask, Schedule,
     ScheduleError, Task, TryScheduleError,

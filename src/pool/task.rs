@@ -4,7 +4,7 @@
 //!   the future of a series at once, even while the series runs. So no future waits in vain. The first result stands.
 //! - The key of a task is noted under the queue's lock, before another thread can take the task. The first
 //!   offer comes before there is a handle. The later offers of a series, and resets, come under the job's lock as well
-//!   (JOB-5 and JOB-6 of [`job`](crate::pool::job)). A handle reads the key under the job's lock, or after it has ended the
+//!   (JOB-5 and JOB-6 of [`job`](crate::job)). A handle reads the key under the job's lock, or after it has ended the
 //!   task, when the key does not change any more.
 //! - A series waits in the queue from the time at which its next run became possible, which is the later of
 //!   its planned time and the end of the run before. Ordered by the planned time alone, a series whose runs take longer
@@ -21,8 +21,8 @@ use super::future::{JoinError, Joinable, PanicPayload, ResultCell};
 use super::queue::Offered;
 use super::shared::Shared;
 use crate::executor::deadlock::{Waiting, wait_for};
+use crate::job::{Due, Job, NamedOnce, Next, Owner, Ran, Series, Work, Workload};
 use crate::observe::trace::{self, CurrentSpan};
-use crate::pool::job::{Due, Job, NamedOnce, Next, Owner, Ran, Series, Work, Workload};
 use crate::wheel::WheelKey;
 use crate::{Cancel, Cancellable, DueTask, PanicHook, Repeat};
 

@@ -8,7 +8,7 @@ use std::time::Instant;
 use super::scheduler::ExecutorScheduler;
 use super::worker::Worker;
 use crate::PanicHook;
-use crate::pool::job::{Work, Workload};
+use crate::job::{Work, Workload};
 
 /// Captures a context of a thread, and installs it on another.
 ///

@@ -27,7 +27,7 @@ use std::time::Instant;
 use super::position::Position;
 use super::worker::TaskQueue;
 use crate::Cancellable;
-use crate::pool::job::{Epoch, Run};
+use crate::job::{Epoch, Run};
 use crate::wheel::{Wheel, WheelKey};
 
 /// A task as its queue holds it.
@@ -293,7 +293,7 @@ mod tests {
     use super::super::composite::CompositeCancellable;
     use super::super::serial::SerialQueue;
     use super::*;
-    use crate::pool::job::{Job, Once};
+    use crate::job::{Job, Once};
 
     /// Returns a task that is only moved about.
     fn task() -> Entry {

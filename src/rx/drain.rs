@@ -40,8 +40,8 @@ use super::delayed::Entry;
 use super::serial::SerialQueue;
 use super::timer::{Timers, cancel_timer, later};
 use super::worker::TaskQueue;
+use crate::job::{Next, Ran};
 use crate::platform::sync::{Mutex, MutexGuard, Ordering, local, lock};
-use crate::pool::job::{Next, Ran};
 use crate::{Cancellable, DueTask, Executor, PanicHook};
 
 /// How many tasks a drain runs before it lets other workers have the thread.

@@ -51,8 +51,8 @@ use super::timer::{Timers, When, cancel_timer};
 use super::worker::TaskQueue;
 use crate::executor::backpressure::PendingLimit;
 use crate::executor::backpressure::{Backpressure, Flow};
+use crate::job::{Due, Epoch, Next, Owner};
 use crate::platform::sync::{Mutex, MutexGuard, Ordering, lock};
-use crate::pool::job::{Due, Epoch, Next, Owner};
 use crate::{Executor, PanicHook, ScheduleError};
 
 /// With more incoming tasks than this, the threads that bring them are held back.
@@ -524,7 +524,7 @@ impl Drop for SerialQueue {
 mod tests {
     use super::super::worker::NOW;
     use super::*;
-    use crate::pool::job::{Job, Once};
+    use crate::job::{Job, Once};
     use crate::{Cancel, DueTask, Inline, Scheduler};
 
     /// Tasks are queued and cancelled, first one after the other without end, and then very many at once.

@@ -12,7 +12,7 @@ use super::delayed::{Entry, Ticket, wheel};
 use super::position::{AtomicPosition, Position};
 use super::timer::When;
 use super::worker::{TaskQueue, Worker};
-use crate::pool::job::{Due, Epoch, Next, Owner, Ran};
+use crate::job::{Due, Epoch, Next, Owner, Ran};
 use crate::wheel::Wheel;
 use crate::{Clock, PanicHook, ScheduleError, Sleeper, SystemClock};
 

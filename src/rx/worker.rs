@@ -12,8 +12,8 @@ use super::delayed::{Entry, Ticket};
 use super::position::AtomicPosition;
 use super::scheduler::ExecutorScheduler;
 use super::timer::{Timers, When};
+use crate::job::{Job, NamedOnce, Once, Owner, Series, Work};
 use crate::platform::sync::{Mutex, lock};
-use crate::pool::job::{Job, NamedOnce, Once, Owner, Series, Work};
 use crate::{
     Cancellable, DueTask, Executor, Period, Rejected, Repeat, RepeatingTask, Schedule,
     ScheduleError, Task, TryScheduleError,

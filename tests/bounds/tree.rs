@@ -10,7 +10,7 @@ const RANKS: &[&str] =
     &["platform", "clock", "observe", "wheel", "executor", "engine", "scheduler"];
 
 /// The layers, the lowest first. They use the crate as a program outside of it would, and layers below them.
-const LAYERS: &[&str] = &["pool", "delay", "time", "future", "message_loop", "rx"];
+const LAYERS: &[&str] = &["job", "pool", "delay", "time", "future", "message_loop", "rx"];
 
 /// What layers may use of the inside: the switch between std and loom, a fetch into the cache, what catches panics,
 /// instants as numbers, a wait with a bound, spans, and what knows the threads of all pools. A crate outside would have its
@@ -38,8 +38,8 @@ const WITHOUT_RANK: &[&str] = &["docs", "lib"];
 /// Stand in for threads and for memory in a loom model, so `platform` and the slots name them.
 const MODELS: &str = "models";
 
-/// The most entries that `src/` may have.
-const MOST_ENTRIES: usize = 15;
+/// The most entries that `src/` may have. An entry more is better than a file in the wrong place.
+const MOST_ENTRIES: usize = 16;
 
 /// The files that have `unsafe` code, each with its reason at the module's declaration.
 const WITH_UNSAFE: &[&str] = &[
