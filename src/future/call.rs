@@ -76,7 +76,7 @@ impl<T, F: FnOnce() -> T> CallTask<T, F> {
                 let message = payload.message().unwrap_or("a call has panicked").to_owned();
                 resolve(&self.cell, Err(JoinError::Panicked(payload)));
                 // If there is no future any more, the payload is dropped here, and its `Drop` may panic too.
-                PanicHook::default().catch(|| drop(self));
+                PanicHook::default().catch(None, || drop(self));
                 resume_unwind(Box::new(Delivered(message))); // the scheduler counts and reports it
             }
         }

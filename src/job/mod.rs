@@ -262,7 +262,7 @@ impl<W: Workload, O: Owner + ?Sized + 'static, L: OwnerRef<O>> Job<W, O, L> {
             }
         }
         if let Some(rest) = work {
-            owner.hook().catch_named(rest.name(), || drop(rest));
+            owner.hook().catch(rest.name(), || drop(rest));
         }
         self.is_over.store(true, Ordering::Release);
         owner.has_ended(); // last of all, when the closure was dropped
@@ -283,11 +283,11 @@ impl<W: Workload, O: Owner + ?Sized + 'static, L: OwnerRef<O>> Job<W, O, L> {
             Some(owner) => {
                 owner.remove(&self.position); // first, or more would wait than the limit allows
                 owner.no_longer_pending(); // JOB-3: it has left `Waiting`
-                owner.hook().catch_named(work.name(), || drop(work));
+                owner.hook().catch(work.name(), || drop(work));
                 owner.has_ended(); // last of all, when the closure was dropped
             }
             // The owner ends, with all its jobs, so nobody needs to be told.
-            None => _ = PanicHook::default().catch_named(work.name(), || drop(work)),
+            None => _ = PanicHook::default().catch(work.name(), || drop(work)),
         }
     }
 }
@@ -297,10 +297,10 @@ impl<W: Work, O: Owner + ?Sized + 'static> Run<O> for Job<W, O> {
         let hook = owner.hook();
         let run = |work: &mut Option<W>| {
             let name = work.as_ref()?.name();
-            match hook.catch_named(name, || W::run(work, hook))? {
+            match hook.catch(name, || W::run(work, hook))? {
                 ControlFlow::Continue(()) => {
                     let work = work.as_mut()?;
-                    hook.catch(|| {
+                    hook.catch(None, || {
                         let ended = owner.now();
                         Next { due: work.next_run(ended), ended }
                     })

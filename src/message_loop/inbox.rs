@@ -221,7 +221,7 @@ impl Shared {
     }
 
     pub(super) fn catch<R>(&self, code: impl FnOnce() -> R) -> Option<R> {
-        self.hook.catch(code)
+        self.hook.catch(None, code)
     }
 
     // ----- from any thread -----------------------------------------------------------------

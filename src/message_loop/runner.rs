@@ -12,9 +12,10 @@ use super::inbox::{Origin, Shared};
 use super::run_loop::Quit;
 use super::turn;
 use crate::job::{NamedOnce, Once, Owner, Series, Work, Workload};
+use crate::scheduler::schedule_boxes_by_name;
 use crate::{
-    Cancellable, DueTask, Executor, PanicHook, Period, Rejected, Repeat, RepeatingTask, Schedule,
-    ScheduleError, Task, TryScheduleError,
+    Cancellable, DueTask, Executor, PanicHook, Period, Rejected, Repeat, RepeatingTask, Request,
+    Schedule, ScheduleError, Task, TryScheduleError,
 };
 
 /// A handle, or the reason of a refusal and the closure.
@@ -130,7 +131,7 @@ impl TaskRunner {
             // As a post would be.
             return Err(TryScheduleError::new(ScheduleError::Closed, f));
         }
-        self.shared.hook().catch_named(type_name::<F>(), f);
+        self.shared.hook().catch(type_name::<F>(), f);
         Ok(())
     }
 
@@ -284,46 +285,29 @@ impl TaskRunner {
     }
 }
 
-type Scheduled = Result<Cancellable, ScheduleError>;
-
 impl Schedule for TaskRunner {
+    schedule_boxes_by_name!();
+
     fn now(&self) -> Instant {
         self.shared.now()
     }
 
-    fn schedule_task(&self, delay: Duration, task: Task) -> Scheduled {
-        self.or_drop(self.post_once(self.after(delay), true, task))
-    }
-
-    fn schedule_task_at(&self, deadline: Instant, task: Task) -> Scheduled {
-        self.or_drop(self.post_once(Some(deadline), true, task))
-    }
-
-    fn schedule_series(&self, initial: Duration, period: Period, task: RepeatingTask) -> Scheduled {
-        self.schedule_series_named(type_name::<RepeatingTask>(), initial, period, task)
-    }
-
-    fn schedule_task_named(&self, name: &'static str, delay: Duration, task: Task) -> Scheduled {
-        self.or_drop(self.post_named(self.after(delay), name, task))
-    }
-
-    fn schedule_task_at_named(
+    fn schedule_named(
         &self,
         name: &'static str,
-        deadline: Instant,
-        task: Task,
-    ) -> Scheduled {
-        self.or_drop(self.post_named(Some(deadline), name, task))
-    }
-
-    fn schedule_series_named(
-        &self,
-        name: &'static str,
-        initial: Duration,
-        period: Period,
-        task: RepeatingTask,
-    ) -> Scheduled {
-        self.or_drop(self.post_series(initial, period, name, task))
+        request: Request,
+    ) -> Result<Cancellable, ScheduleError> {
+        match request {
+            Request::After(delay, task) => {
+                self.or_drop(self.post_named(self.after(delay), name, task))
+            }
+            Request::At(deadline, task) => {
+                self.or_drop(self.post_named(Some(deadline), name, task))
+            }
+            Request::Series(initial, period, task) => {
+                self.or_drop(self.post_series(initial, period, name, task))
+            }
+        }
     }
 }
 

@@ -185,7 +185,7 @@ impl<T> Drop for LocalJoinHandle<T> {
     /// Lets go of the task that has awaited it, which is not to be woken any more.
     fn drop(&mut self) {
         let waker = self.outcome.waker.take();
-        PanicHook::default().catch(|| drop(waker));
+        PanicHook::default().catch(None, || drop(waker));
     }
 }
 
@@ -233,7 +233,7 @@ impl<F: Future + 'static> Spawned<F> {
             }
             Ok(Poll::Ready(value)) => self.result.set(Ok(value)),
             Err(panic) => {
-                self.task.shared().hook().tell_named(type_name::<F>(), &*panic);
+                self.task.shared().hook().tell(type_name::<F>(), &*panic);
                 self.result.set(Err(JoinError::Panicked(PanicPayload::new(panic))));
             }
         }

@@ -84,10 +84,10 @@ impl<T> ResultCell<T> {
             let waker = waker.take();
             *state = ResultState::Ready(result);
             drop(state);
-            waker.into_iter().for_each(|waker| _ = hook.catch(|| waker.wake()));
+            waker.into_iter().for_each(|waker| _ = hook.catch(None, || waker.wake()));
         } else {
             drop(state);
-            hook.catch(|| drop(result));
+            hook.catch(None, || drop(result));
         }
     }
 
@@ -283,7 +283,7 @@ impl<T> Drop for ScheduledFuture<T> {
         if self.has_left_waker {
             let waker = self.task.result().forget_waker();
             // A waker's `Drop` is user code, and this may be an unwinding thread.
-            PanicHook::default().catch(|| drop(waker));
+            PanicHook::default().catch(None, || drop(waker));
         }
     }
 }

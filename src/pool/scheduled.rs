@@ -12,8 +12,9 @@ use super::task::{Call, Callable, PoolTask, QueuedTask};
 use crate::clock::timeline::after;
 use crate::executor::deadlock::PoolThreads;
 use crate::job::{NamedOnce, Series};
+use crate::scheduler::schedule_boxes_by_name;
 use crate::{
-    Cancellable, DueTask, Executor, Period, Rejected, Repeat, RepeatingTask, Schedule,
+    Cancellable, DueTask, Executor, Period, Rejected, Repeat, RepeatingTask, Request, Schedule,
     ScheduleError, Task, TryScheduleError,
 };
 
@@ -416,60 +417,27 @@ impl Executor for ScheduledThreadPool {
 }
 
 impl Schedule for ScheduledThreadPool {
+    schedule_boxes_by_name!();
+
     fn now(&self) -> Instant {
         self.now()
     }
 
-    fn schedule_task(&self, delay: Duration, task: Task) -> Result<Cancellable, ScheduleError> {
-        self.schedule_task_named(type_name::<Task>(), delay, task)
-    }
-
-    fn schedule_task_at(
-        &self,
-        deadline: Instant,
-        task: Task,
-    ) -> Result<Cancellable, ScheduleError> {
-        self.schedule_task_at_named(type_name::<Task>(), deadline, task)
-    }
-
-    fn schedule_series(
-        &self,
-        initial: Duration,
-        period: Period,
-        task: RepeatingTask,
-    ) -> Result<Cancellable, ScheduleError> {
-        self.schedule_series_named(type_name::<RepeatingTask>(), initial, period, task)
-    }
-
-    fn schedule_task_named(
+    fn schedule_named(
         &self,
         name: &'static str,
-        delay: Duration,
-        task: Task,
+        request: Request,
     ) -> Result<Cancellable, ScheduleError> {
         let now = self.now();
-        let task = self.enqueue(now, after(now, delay), NamedOnce { name, task });
+        let (deadline, task) = match request {
+            Request::After(delay, task) => (after(now, delay), task),
+            Request::At(deadline, task) => (deadline, task),
+            Request::Series(initial, period, task) => {
+                return Ok(Cancellable::from(self.repeat(initial, period, name, task)?));
+            }
+        };
+        let task = self.enqueue(now, deadline, NamedOnce { name, task });
         task.map(Cancellable::from).map_err(|(reason, _)| reason)
-    }
-
-    fn schedule_task_at_named(
-        &self,
-        name: &'static str,
-        deadline: Instant,
-        task: Task,
-    ) -> Result<Cancellable, ScheduleError> {
-        let task = self.enqueue(self.now(), deadline, NamedOnce { name, task });
-        task.map(Cancellable::from).map_err(|(reason, _)| reason)
-    }
-
-    fn schedule_series_named(
-        &self,
-        name: &'static str,
-        initial: Duration,
-        period: Period,
-        task: RepeatingTask,
-    ) -> Result<Cancellable, ScheduleError> {
-        Ok(Cancellable::from(self.repeat(initial, period, name, task)?))
     }
 }
 

@@ -56,9 +56,9 @@ impl Shared {
         run: impl FnOnce() -> R,
     ) -> thread::Result<R> {
         let AroundRuns { before, after } = &self.around;
-        before.iter().for_each(|before| _ = self.on_panic.catch(|| before(name)));
+        before.iter().for_each(|before| _ = self.on_panic.catch(None, || before(name)));
         let done = catch_unwind(AssertUnwindSafe(run));
-        after.iter().for_each(|after| _ = self.on_panic.catch(|| after(name, done.is_err())));
+        after.iter().for_each(|after| _ = self.on_panic.catch(None, || after(name, done.is_err())));
         done
     }
 
@@ -122,12 +122,12 @@ impl Shared {
 
     fn withdraw_what_may_not_run(&self) {
         // If the clock panics, nothing counts as due.
-        let now = self.on_panic.catch(|| self.now());
+        let now = self.on_panic.catch(None, || self.now());
         for (deadline, task) in self.workers.queue.snapshot() {
             let is_due = now.is_some_and(|now| deadline <= now);
             let is_unwanted = !self.lifecycle.may_run(task.is_periodic(), is_due);
             // If it has run in the meantime, the last reference to its result may be dropped here.
-            self.on_panic.catch(move || {
+            self.on_panic.catch(None, move || {
                 is_unwanted.then(|| task.withdraw());
             });
         }

@@ -219,7 +219,7 @@ impl<W: Callable> PoolTask<W> {
         let shared = self.shared();
         let name = work.as_ref().map_or("a task", Workload::name);
         let panicked = |panic: Box<dyn Any + Send>| {
-            shared.on_panic.tell_named(name, &*panic);
+            shared.on_panic.tell(name, &*panic);
             ControlFlow::Break(Err(JoinError::Panicked(PanicPayload::new(panic))))
         };
         match shared.run_between_hooks(name, || W::call(work)) {
@@ -265,7 +265,7 @@ impl<W: Callable> QueuedTask for PoolTask<W> {
         }
         // If nobody has taken the result, it is dropped here, with the task. The memory of the task is freed after
         // that, so `deadlock`, which knows this run by its address, does not take another task for it.
-        shared.on_panic.catch(|| drop(self));
+        shared.on_panic.catch(None, || drop(self));
     }
 
     fn run_for_the_last_time(&self) {

@@ -173,11 +173,11 @@ impl<W: Work> Work for InContext<W> {
         };
         let (mut work, mut outcome) = (Some(work), None);
         let name = work.as_ref().map_or("a task", W::name);
-        let run = &mut || outcome = hook.catch_named(name, || W::run(&mut work, hook));
-        let entered = hook.catch(|| scope(run));
+        let run = &mut || outcome = hook.catch(name, || W::run(&mut work, hook));
+        let entered = hook.catch(None, || scope(run));
         match (work, entered) {
             (Some(work), Some(())) => *in_context = Some(InContext { scope, work }),
-            (work, _) => drop((hook.catch(|| drop(work)), hook.catch(|| drop(scope)))),
+            (work, _) => drop((hook.catch(None, || drop(work)), hook.catch(None, || drop(scope)))),
         }
         outcome.filter(|_| entered.is_some()).unwrap_or(ControlFlow::Break(()))
     }

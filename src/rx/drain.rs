@@ -138,7 +138,7 @@ impl Drain {
             return Offered::HasLeft(None);
         };
         let task = DueTask::new(Instant::now(), move || self.run());
-        let execute = || queue.hook.catch(|| executor.execute(task));
+        let execute = || queue.hook.catch(None, || executor.execute(task));
         let answer = with_state(ThreadState { hands_over: true, ..this_thread() }, execute);
         let mut offered = Offered::HasLeft(None);
         if let Some(Err(rejected)) = answer {
@@ -150,13 +150,13 @@ impl Drain {
                 let back = queue.executor_is_gone(newest, rejected.is_finishing());
                 offered = Offered::HasLeft(back);
             }
-            queue.hook.catch(|| drop(rejected));
+            queue.hook.catch(None, || drop(rejected));
             // An executor may have run the drain, and refuse another task in its place.
             if keeps && !queue.keeps_drain.swap(false, Ordering::Relaxed) {
                 offered = Offered::StaysHere;
             }
         }
-        queue.hook.catch(|| drop(executor)); // this may be its last owner
+        queue.hook.catch(None, || drop(executor)); // this may be its last owner
         offered
     }
 
@@ -173,7 +173,7 @@ impl Drain {
             while let Some(drain) = next {
                 // The panics of tasks are caught in there. This is for destructors that run with the queue's last
                 // owner.
-                PanicHook::default().catch(|| drain.run_batch());
+                PanicHook::default().catch(None, || drain.run_batch());
                 let waiting = || WAITING.with(|drains| drains.borrow_mut().pop_front());
                 next = is_inline.then(waiting).flatten();
             }
@@ -190,7 +190,7 @@ impl Drain {
             let mut next = Drain::new(Arc::clone(&queue), until);
             // If the executor finishes, no other thread would run the rest (DRAIN-3).
             if this_thread().is_inline && !is_finishing {
-                let now = queue.hook.catch(|| queue.timers.now());
+                let now = queue.hook.catch(None, || queue.timers.now());
                 next.inline_since = self.inline_since.or(now);
                 if next
                     .inline_since
@@ -232,7 +232,7 @@ impl SerialQueue {
             let mut place = |next: Next| wait = self.put_back(&job, next);
             if job.run(self, &mut place) == Ran::Again {
                 match wait {
-                    Some(wait) => _ = self.hook.catch(|| _ = self.set_timer(wait)),
+                    Some(wait) => _ = self.hook.catch(None, || _ = self.set_timer(wait)),
                     None if self.is_disposed() => _ = job.cancel(),
                     None => {} // it is queued
                 }
@@ -251,7 +251,7 @@ impl Drop for Drain {
         }
         let hook = queue.hook.clone();
         // The executor may be unwinding, and the clock may panic too.
-        hook.catch(|| {
+        hook.catch(None, || {
             if queue.has_more(u64::MAX) {
                 Arc::clone(&queue.retries).push(Drain::new(queue, u64::MAX));
             }

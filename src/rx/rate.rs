@@ -41,7 +41,7 @@ use super::composite::FirstPanic;
 use super::timer::{cancel_timer, later};
 use crate::platform::panics::caught;
 use crate::platform::sync::{Mutex, lock};
-use crate::{Cancellable, PanicHook, Schedule, ScheduleError, TryScheduleError};
+use crate::{Cancellable, PanicHook, Request, Schedule, ScheduleError, TryScheduleError};
 
 /// When a value is due.
 #[derive(Clone, Copy)]
@@ -125,7 +125,7 @@ struct Run<T> {
 
 /// Drops what may be a user's. A panic in a drop is no reason for not going on (S9).
 fn discard<D>(garbage: D) {
-    PanicHook::default().catch(|| drop(garbage));
+    PanicHook::default().catch(None, || drop(garbage));
 }
 
 impl<T> State<T> {
@@ -335,7 +335,7 @@ impl<T: Send + 'static> Paced<T> {
         due: Instant,
     ) -> Result<Cancellable, ScheduleError> {
         let timer = Timer { paced: Arc::clone(self), id };
-        self.schedule.schedule_task_at_named(self.name, due, Box::new(move || timer.come()))
+        self.schedule.schedule_named(self.name, Request::At(due, Box::new(move || timer.come())))
     }
 
     /// Does what a timer has to do. Returns a run if it is this thread's turn.
@@ -362,7 +362,7 @@ impl<T: Send + 'static> Paced<T> {
             let Run { mut f, value } = run;
             // The thread that found the value due read the clock before it waited for the lock of the state. The run
             // starts only now, so this thread reads the clock again.
-            let started = PanicHook::default().catch(|| self.schedule.now());
+            let started = PanicHook::default().catch(None, || self.schedule.now());
             panics.catch(|| f(value));
             let mut state = lock(&self.state);
             state.f = Some(f);

@@ -87,7 +87,7 @@ impl ExecutorScheduler {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn over(executor: impl Executor, schedule: impl Schedule + 'static) -> ExecutorScheduler {
-        let timers = match (&schedule as &dyn std::any::Any).downcast_ref() {
+        let timers = match schedule.as_scheduler() {
             Some(scheduler) => Timers::of(scheduler),
             None => Timers::Any(Arc::new(schedule)),
         };

@@ -372,7 +372,7 @@ impl SerialQueue {
             cancel_timer(&self.hook, task.into_timer());
         }
         self.retries.remove(self);
-        self.hook.catch(|| drop(executor));
+        self.hook.catch(None, || drop(executor));
     }
 }
 

@@ -100,7 +100,7 @@ const BLIND_PAUSE: Duration = Duration::from_millis(100);
 
 /// Cancels a timer that nobody needs any more. Its handle may come from outside, and panic.
 pub(super) fn cancel_timer(hook: &PanicHook, timer: Option<Cancellable>) {
-    hook.catch(move || timer.is_some_and(|timer| timer.cancel()));
+    hook.catch(None, move || timer.is_some_and(|timer| timer.cancel()));
 }
 
 impl SerialQueue {
@@ -137,7 +137,7 @@ impl SerialQueue {
             let Wait { deadline, set_for, .. } = wait;
             // A timer that goes by another clock cannot be moved, nor can one whose handle is from outside and panics.
             let moves = || set_for.is_some() && timer.reset_at(deadline);
-            wait.set_for = match self.hook.catch(moves) {
+            wait.set_for = match self.hook.catch(None, moves) {
                 Some(true) => Some(deadline),
                 _ => set_for.filter(|set_for| *set_for <= deadline), // it fires early enough
             };
@@ -154,7 +154,7 @@ impl SerialQueue {
     /// Sets another timer for a task that was moved, or queues the task if it is due. `fired_for` is the time that the timer
     /// was set for that has just fired too early.
     fn set_another(&self, of: &Ticket, old: Option<Cancellable>, fired_for: Option<Instant>) {
-        let now = self.hook.catch(|| self.timers.now());
+        let now = self.hook.catch(None, || self.timers.now());
         // Under another ticket, the end of the old timer withdraws nothing.
         let another = self.state().delayed.reissue(of, false);
         cancel_timer(&self.hook, old);
@@ -164,7 +164,7 @@ impl SerialQueue {
             return self.come_out(&ticket, now);
         }
         // A schedule from outside may panic. That counts as a refusal.
-        match self.hook.catch(|| self.set_timer(wait)) {
+        match self.hook.catch(None, || self.set_timer(wait)) {
             Some(Ok(())) => {}
             // Somebody runs a leftover.
             Some(Err(ScheduleError::Closed)) if now.is_some() && fired_for > now => {

@@ -14,8 +14,9 @@ use super::scheduler::ExecutorScheduler;
 use super::timer::{Timers, When};
 use crate::job::{Job, NamedOnce, Once, Owner, Series, Work};
 use crate::platform::sync::{Mutex, lock};
+use crate::scheduler::schedule_boxes_by_name;
 use crate::{
-    Cancellable, DueTask, Executor, Period, Rejected, Repeat, RepeatingTask, Schedule,
+    Cancellable, DueTask, Executor, Period, Rejected, Repeat, RepeatingTask, Request, Schedule,
     ScheduleError, Task, TryScheduleError,
 };
 
@@ -266,7 +267,7 @@ impl Worker {
                 let f = lock(&f).take();
                 f.into_iter().for_each(|f| f());
             };
-            self.schedule_task_named(type_name::<F>(), delay, Box::new(run))
+            self.schedule_named(type_name::<F>(), Request::After(delay, Box::new(run)))
         })
     }
 
@@ -305,7 +306,7 @@ impl Worker {
                 }
                 f.as_mut().map_or(ControlFlow::Break(()), |f| f().flow())
             };
-            self.schedule_series_named(type_name::<F>(), initial, period, Box::new(run))
+            self.schedule_named(type_name::<F>(), Request::Series(initial, period, Box::new(run)))
         })
     }
 
@@ -322,7 +323,7 @@ impl Worker {
             Ok(Err(reason)) => lock(&f).take().map(|f| TryScheduleError::new(*reason, f)),
             _ => None,
         };
-        self.queue.hook().catch(|| drop(f)); // all of it, if the task was cancelled in the meantime
+        self.queue.hook().catch(None, || drop(f)); // all of it, if the task was cancelled in the meantime
         match (refused, given) {
             (Some(refused), _) => Err(refused),
             (None, Ok(given)) => Ok(given.unwrap_or_else(|_| Cancellable::already_cancelled())),
@@ -374,7 +375,7 @@ impl Worker {
         let scope = match catch_unwind(AssertUnwindSafe(|| context())) {
             Ok(scope) => scope,
             Err(panic) => {
-                self.queue.hook().catch(|| drop(work)); // a second panic while unwinding would abort
+                self.queue.hook().catch(None, || drop(work)); // a second panic while unwinding would abort
                 resume_unwind(panic)
             }
         };
@@ -397,7 +398,7 @@ impl Worker {
 
     fn or_cancelled<W>(&self, given: Result<Cancellable, (ScheduleError, W)>) -> Cancellable {
         given.unwrap_or_else(|(_, refused)| {
-            self.queue.hook().catch(|| drop(refused));
+            self.queue.hook().catch(None, || drop(refused));
             Cancellable::already_cancelled()
         })
     }
@@ -440,58 +441,26 @@ impl fmt::Debug for Worker {
 }
 
 impl Schedule for Worker {
+    schedule_boxes_by_name!();
+
     fn now(&self) -> Instant {
         self.queue.now()
     }
 
-    fn schedule_task(&self, delay: Duration, task: Task) -> Result<Cancellable, ScheduleError> {
-        self.give(When::After(delay), Once(task)).map_err(|(reason, _)| reason)
-    }
-
-    fn schedule_task_at(
-        &self,
-        deadline: Instant,
-        task: Task,
-    ) -> Result<Cancellable, ScheduleError> {
-        self.give(When::At(deadline), Once(task)).map_err(|(reason, _)| reason)
-    }
-
-    fn schedule_series(
-        &self,
-        initial: Duration,
-        period: Period,
-        task: RepeatingTask,
-    ) -> Result<Cancellable, ScheduleError> {
-        self.schedule_series_named(type_name::<RepeatingTask>(), initial, period, task)
-    }
-
-    fn schedule_task_named(
+    fn schedule_named(
         &self,
         name: &'static str,
-        delay: Duration,
-        task: Task,
+        request: Request,
     ) -> Result<Cancellable, ScheduleError> {
-        self.give(When::After(delay), NamedOnce { name, task }).map_err(|(reason, _)| reason)
-    }
-
-    fn schedule_task_at_named(
-        &self,
-        name: &'static str,
-        deadline: Instant,
-        task: Task,
-    ) -> Result<Cancellable, ScheduleError> {
-        self.give(When::At(deadline), NamedOnce { name, task }).map_err(|(reason, _)| reason)
-    }
-
-    fn schedule_series_named(
-        &self,
-        name: &'static str,
-        initial: Duration,
-        period: Period,
-        task: RepeatingTask,
-    ) -> Result<Cancellable, ScheduleError> {
-        let (when, series) = self.series(initial, period, name, task)?;
-        self.give(when, series).map_err(|(reason, _)| reason)
+        let (when, task) = match request {
+            Request::After(delay, task) => (When::After(delay), task),
+            Request::At(deadline, task) => (When::At(deadline), task),
+            Request::Series(initial, period, task) => {
+                let (when, series) = self.series(initial, period, name, task)?;
+                return self.give(when, series).map_err(|(reason, _)| reason);
+            }
+        };
+        self.give(when, NamedOnce { name, task }).map_err(|(reason, _)| reason)
     }
 }
 

@@ -12,18 +12,24 @@ const RANKS: &[&str] =
 /// The layers, the lowest first. They use the crate as a program outside of it would, and layers below them.
 const LAYERS: &[&str] = &["job", "pool", "delay", "time", "future", "message_loop", "rx"];
 
-/// What layers may use of the inside: the switch between std and loom, a fetch into the cache, what catches panics,
-/// instants as numbers, a wait with a bound, spans, and what knows the threads of all pools. A crate outside would have its
-/// own.
-/// `time` and `block_on` also ask which scheduler is in force on a thread. `Driver::block_on` says so, which is below them.
+/// What layers may use of the inside: the switch between std and loom, a fetch into the cache, what catches panics, impls
+/// that are written by macros, instants as numbers, a wait with a bound, spans, and what knows the threads of all pools. A
+/// crate outside would have its own. `time` and `block_on` also ask which scheduler is in force on a thread.
+/// `Driver::block_on` says so, which is below them.
+///
+/// Everything else they use as a program outside would, with one exception: some methods of public types are `pub(crate)`
+/// because a layer saves an allocation or a reading of the clock by them, such as `Scheduler::wake_at_since`. As hidden public
+/// methods they would be promises to programs outside, which need none of them.
 const FOR_LAYERS: &[&str] = &[
     "executor::backpressure",
     "executor::deadlock",
     "observe::trace",
     "platform::cpu",
+    "platform::impls",
     "platform::panics",
     "platform::sync",
     "scheduler::in_force",
+    "scheduler::schedule_boxes_by_name",
     "clock::tick",
     "clock::timeline",
     "wheel",
