@@ -1,58 +1,84 @@
 //! The work of a job: a closure that is called once or again and again, or a task of a scheduler.
 //!
-//! A job runs and drops its work with nothing locked, and catches its panics. A reset moves a series under the
-//! job's lock (JOB-6), so the methods for that run no user code.
+//! A job runs and drops its work with nothing locked, and catches its panics. A reset moves the [`Plan`] of a series under
+//! the job's lock (JOB-6).
 
 use std::any::type_name;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
+use super::Next;
+use crate::observe::trace::{self, CurrentSpan};
 use crate::{DueTask, PanicHook, Period, Repeat, Task};
 
-/// The work of a job, as far as the job itself needs to know it.
-pub(crate) trait Workload: Send + 'static {
+/// What a job does when it runs.
+pub(crate) trait Work: Sized + Send + 'static {
+    const IS_PERIODIC: bool = false;
+
+    /// The result of its last run.
+    type Output: Send + 'static;
+
     /// Returns its name for reports of panics (S31).
     fn name(&self) -> &'static str;
 
-    /// The next run of a series is planned for `deadline` from now on.
-    fn move_to(&mut self, deadline: Instant) {
-        let _ = deadline;
-    }
-
-    /// The run after the next one of a series is planned for `deadline`.
-    fn move_following(&mut self, deadline: Instant) {
-        let _ = deadline;
-    }
-}
-
-/// What a job does when it runs.
-pub(crate) trait Work: Workload + Sized {
-    const IS_PERIODIC: bool = false;
-
     /// Runs it once. A one-shot takes itself out of `work`. `Break` means that it does not run again.
-    fn run(work: &mut Option<Self>, hook: &PanicHook) -> ControlFlow<()>;
+    fn run(work: &mut Option<Self>, hook: &PanicHook) -> ControlFlow<Self::Output>;
 
-    /// Returns when it is due again, after a run that ended at `ended`.
-    fn next_run(&mut self, ended: Instant) -> Instant {
-        ended
+    /// Returns the plan of a series.
+    fn plan(&mut self) -> Option<&mut Plan> {
+        None
     }
 }
 
-/// A closure that is called once.
-pub(crate) struct Once<F>(pub(crate) F);
+/// Work that runs once, and is gone then.
+pub(crate) trait OneShot: Send + 'static {
+    type Output: Send + 'static;
+    fn name(&self) -> &'static str;
+    fn call(self) -> Self::Output;
+}
 
-impl<F: Send + 'static> Workload for Once<F> {
+impl<W: OneShot> Work for W {
+    type Output = W::Output;
+
+    fn name(&self) -> &'static str {
+        OneShot::name(self)
+    }
+
+    fn run(work: &mut Option<W>, _hook: &PanicHook) -> ControlFlow<W::Output> {
+        // Only this thread has the work (JOB-1).
+        ControlFlow::Break(work.take().expect("a one-shot runs once").call())
+    }
+}
+
+/// A closure that is called once, perhaps in a span.
+pub(crate) struct Once<F> {
+    pub(crate) f: F,
+    span: Option<CurrentSpan>,
+}
+
+impl<F> Once<F> {
+    pub(crate) fn new(f: F) -> Once<F> {
+        Once { f, span: None }
+    }
+
+    /// Returns the closure, to be called in the span that the calling thread is in.
+    pub(crate) fn in_span(f: F) -> Once<F> {
+        Once { f, span: trace::current_span() }
+    }
+}
+
+impl<T: Send + 'static, F: FnOnce() -> T + Send + 'static> OneShot for Once<F> {
+    type Output = T;
+
     fn name(&self) -> &'static str {
         type_name::<F>()
     }
-}
 
-impl<F: FnOnce() + Send + 'static> Work for Once<F> {
-    fn run(work: &mut Option<Self>, _hook: &PanicHook) -> ControlFlow<()> {
-        if let Some(Once(f)) = work.take() {
-            f();
+    fn call(self) -> T {
+        match self.span {
+            Some(span) => span.run(self.f),
+            None => (self.f)(),
         }
-        ControlFlow::Break(())
     }
 }
 
@@ -62,84 +88,90 @@ pub(crate) struct NamedOnce {
     pub(crate) task: Task,
 }
 
-impl Workload for NamedOnce {
+impl OneShot for NamedOnce {
+    type Output = ();
+
     fn name(&self) -> &'static str {
         self.name
     }
-}
 
-impl Work for NamedOnce {
-    fn run(work: &mut Option<Self>, _hook: &PanicHook) -> ControlFlow<()> {
-        work.take().into_iter().for_each(|named| (named.task)());
-        ControlFlow::Break(())
+    fn call(self) {
+        (self.task)();
     }
 }
 
 /// A task of a scheduler whose executor is the layer.
-impl Workload for DueTask {
+impl OneShot for DueTask {
+    type Output = ();
+
     fn name(&self) -> &'static str {
         DueTask::name(self)
     }
-}
 
-impl Work for DueTask {
-    fn run(work: &mut Option<DueTask>, _hook: &PanicHook) -> ControlFlow<()> {
-        if let Some(task) = work.take() {
-            task.run();
-        }
-        ControlFlow::Break(())
+    fn call(self) {
+        self.run();
     }
 }
 
 /// A closure that is called again and again until it breaks.
 pub(crate) struct Series<F> {
-    pub(crate) name: &'static str,
-    pub(crate) due: Instant,
+    name: &'static str,
+    plan: Plan,
+    pub(crate) f: F,
+}
+
+/// When a series is due.
+pub(crate) struct Plan {
+    due: Instant,
     period: Period,
     /// The delay that the last run has chosen.
     chosen: Option<Duration>,
     /// Where a reset has moved the run after the next one.
     following: Option<Instant>,
-    pub(crate) f: F,
 }
 
-impl<R: Repeat, F: FnMut() -> R + Send + 'static> Series<F> {
-    pub(crate) fn new(name: &'static str, due: Instant, period: Period, f: F) -> Series<F> {
-        Series { name, due, period, chosen: None, following: None, f }
-    }
-
-    pub(crate) fn run_once(&mut self) -> ControlFlow<()> {
-        R::choose(&mut self.f).map_continue(|chosen| self.chosen = chosen)
-    }
-}
-
-impl<F: Send + 'static> Workload for Series<F> {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    fn move_to(&mut self, deadline: Instant) {
+impl Plan {
+    /// The next run is planned for `deadline` from now on.
+    pub(super) fn move_to(&mut self, deadline: Instant) {
         self.due = deadline;
     }
 
-    fn move_following(&mut self, deadline: Instant) {
+    /// The run after the next one is planned for `deadline`.
+    pub(super) fn move_following(&mut self, deadline: Instant) {
         self.following = Some(deadline);
     }
-}
 
-impl<R: Repeat, F: FnMut() -> R + Send + 'static> Work for Series<F> {
-    const IS_PERIODIC: bool = true;
-
-    fn run(work: &mut Option<Self>, _hook: &PanicHook) -> ControlFlow<()> {
-        work.as_mut().map_or(ControlFlow::Break(()), Series::run_once)
-    }
-
-    fn next_run(&mut self, ended: Instant) -> Instant {
+    /// Plans the next run, after one that ended at `ended`.
+    pub(super) fn next(&mut self, ended: Instant) -> Next {
         self.due = match (self.following.take(), self.chosen) {
             (Some(moved), _) => moved,
             (None, Some(delay)) => Period::fixed_delay(delay).next_run(ended, ended),
             (None, None) => self.period.next_run(self.due, ended),
         };
-        self.due
+        Next { due: self.due, ended }
+    }
+}
+
+impl<R: Repeat, F: FnMut() -> R + Send + 'static> Series<F> {
+    pub(crate) fn new(name: &'static str, due: Instant, period: Period, f: F) -> Series<F> {
+        Series { name, plan: Plan { due, period, chosen: None, following: None }, f }
+    }
+}
+
+impl<R: Repeat, F: FnMut() -> R + Send + 'static> Work for Series<F> {
+    const IS_PERIODIC: bool = true;
+    type Output = ();
+
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn run(work: &mut Option<Self>, _hook: &PanicHook) -> ControlFlow<()> {
+        let Some(series) = work else { return ControlFlow::Break(()) };
+        R::choose(&mut series.f).map_continue(|chosen| series.plan.chosen = chosen)
+    }
+
+    fn plan(&mut self) -> Option<&mut Plan> {
+        Some(&mut self.plan)
     }
 }

@@ -44,12 +44,12 @@ use std::time::{Duration, Instant};
 
 use crossbeam_utils::CachePadded;
 
-use super::entry::{LoopPosition, QueuedTask};
+use super::entry::QueuedTask;
 use super::queue::SMALL;
 use super::run_loop::Quit;
 use super::turn;
 use crate::executor::backpressure::{Backpressure, Flow, PendingLimit};
-use crate::job::{Due, Epoch, Job, Next, Owner, Place, Run, Work};
+use crate::job::{AtomicPosition, Due, Epoch, Job, Next, Owner, Place, Position, Run, Work};
 use crate::platform::sync::{AtomicBool, Mutex, MutexGuard, Ordering, lock};
 use crate::wheel::Wheel;
 use crate::{Cancellable, Clock, PanicHook, ScheduleError};
@@ -164,7 +164,7 @@ impl Inbox {
     fn file(&mut self, deadline: u64, task: QueuedTask) {
         let key = self.delayed.insert(deadline, Some(task));
         let filed = self.delayed.get(key).and_then(Option::as_ref);
-        filed.into_iter().for_each(|task| task.job.position().set(key));
+        filed.into_iter().for_each(|task| task.job.position().set(Position::Delayed(key)));
     }
 
     /// Counts an immediate task that was cancelled, and removes all of these if they are many.
@@ -174,7 +174,7 @@ impl Inbox {
         // counted, and then a sweep finds less.
         if self.cancelled > MIN_SWEEP + self.immediate.len() / 2 {
             self.cancelled = 0;
-            self.immediate.retain(|task| !task.job.position().has_ended()); // takes no lock of a job (JOB-5)
+            self.immediate.retain(|task| !task.has_ended()); // takes no lock of a job (JOB-5)
             self.immediate.shrink_to(2 * self.immediate.len() + SMALL);
         }
     }
@@ -228,7 +228,7 @@ impl Shared {
 
     /// Adds a task, or gives its work back if the loop takes no posts or is full. A task without a deadline is
     /// immediate. A program's thread that is far ahead of the loop waits a little (INBOX-6).
-    pub(super) fn post<W: Work>(
+    pub(super) fn post<W: Work<Output = ()>>(
         &self,
         deadline: Option<Instant>,
         nests: bool,
@@ -277,6 +277,7 @@ impl Shared {
             inbox.delayed_ahead += 1;
             self.changed.store(true, Ordering::Relaxed);
         } else {
+            task.job.position().set(QueuedTask::AT_ONCE);
             inbox.immediate.push_back(task);
         }
         // Found under the lock, and acted on without it (INBOX-6).
@@ -400,7 +401,7 @@ impl Shared {
             }
         }
         // So a reset from now on finds that it is out of the wheel, and makes a new place for it.
-        task.iter().for_each(|task| task.job.position().set(LoopPosition::AT_ONCE));
+        task.iter().for_each(|task| task.job.position().set(QueuedTask::AT_ONCE));
         (task, inbox.look(self.epoch))
     }
 
@@ -475,10 +476,9 @@ pub(super) struct OutOfQueue<'a> {
 
 impl Place for OutOfQueue<'_> {
     fn is_due(&mut self) -> bool {
-        let key = self.task.job.position().key();
-        if key == LoopPosition::AT_ONCE {
+        let Position::Delayed(key) = self.task.job.position().get() else {
             return true; // nobody has moved it, and the job's lock is held
-        }
+        };
         // A reset has made a place for it. Even if it is due by now, because others may be due before it. If its time has
         // come so long ago that the loop has come to the place and skipped it, it runs now.
         let mut inbox = self.shared.inbox();
@@ -515,7 +515,6 @@ impl fmt::Debug for Shared {
 }
 
 impl Owner for Shared {
-    type Position = LoopPosition;
     /// Whether the loop has to be woken for the new deadline.
     type AfterMove = bool;
 
@@ -532,10 +531,10 @@ impl Owner for Shared {
     }
 
     /// Removes a delayed task. An immediate one stays in its queue, without its closure, until its turn or a sweep.
-    fn remove(&self, position: &LoopPosition) {
+    fn remove(&self, position: &AtomicPosition) {
         let mut inbox = self.inbox();
         let removed = inbox.delayed.remove(position.key()).flatten();
-        position.end();
+        position.set(Position::Gone);
         if removed.is_none() {
             // Among the immediate ones, or out of its queue already.
             inbox.note_cancelled();
@@ -543,12 +542,12 @@ impl Owner for Shared {
         drop(inbox); // before `removed`
     }
 
-    fn deadline(&self, position: &LoopPosition) -> Option<Due> {
+    fn deadline(&self, position: &AtomicPosition) -> Option<Due> {
         let tick = self.inbox().delayed.deadline(position.key());
         Some(tick.map_or(Due::Now, |tick| Due::At(self.epoch.instant(tick))))
     }
 
-    fn move_to(&self, position: &LoopPosition, deadline: Instant) -> Option<bool> {
+    fn move_to(&self, position: &AtomicPosition, deadline: Instant) -> Option<bool> {
         let mut inbox = self.inbox();
         if !inbox.quit.takes_posts() {
             return None; // the loop will not run what is delayed (INBOX-3)
@@ -556,7 +555,7 @@ impl Owner for Shared {
         let tick = self.epoch.number(deadline);
         if !inbox.delayed.reset(position.key(), tick) {
             // It is among the immediate tasks, or has come out. When it is to start, it goes to this place instead.
-            position.set(inbox.delayed.insert(tick, None));
+            position.set(Position::Delayed(inbox.delayed.insert(tick, None)));
         }
         self.changed.store(true, Ordering::Relaxed);
         // A later deadline wakes nobody: the loop wakes up at the old one, and looks again.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use super::inbox::{Origin, Shared};
 use super::run_loop::Quit;
 use super::turn;
-use crate::job::{NamedOnce, Once, Owner, Series, Work, Workload};
+use crate::job::{NamedOnce, Once, Owner, Series, Work};
 use crate::scheduler::schedule_boxes_by_name;
 use crate::{
     Cancellable, DueTask, Executor, PanicHook, Period, Rejected, Repeat, RepeatingTask, Request,
@@ -210,8 +210,8 @@ impl TaskRunner {
         nests: bool,
         f: F,
     ) -> Posted<F> {
-        let posted = self.shared.post(deadline, nests, Origin::Program, Once(f));
-        posted.map_err(|(reason, Once(f))| TryScheduleError::new(reason, f))
+        let posted = self.shared.post(deadline, nests, Origin::Program, Once::new(f));
+        posted.map_err(|(reason, once)| TryScheduleError::new(reason, once.f))
     }
 
     /// Posts a boxed closure under the name of its type.
@@ -357,18 +357,18 @@ struct TaskWithReply<F, R: Send + 'static, T> {
     result: PhantomData<fn() -> T>,
 }
 
-impl<F: Send + 'static, R: Send + 'static, T: 'static> Workload for TaskWithReply<F, R, T> {
-    fn name(&self) -> &'static str {
-        type_name::<F>()
-    }
-}
-
 impl<T, F, R> Work for TaskWithReply<F, R, T>
 where
     T: Send + 'static,
     F: FnOnce() -> T + Send + 'static,
     R: FnOnce(T) + Send + 'static,
 {
+    type Output = ();
+
+    fn name(&self) -> &'static str {
+        type_name::<F>()
+    }
+
     fn run(work: &mut Option<Self>, _hook: &PanicHook) -> ControlFlow<()> {
         // It stays where it is, so after a panic the reply is dropped with it, on its own loop.
         let Some(work) = work else { return ControlFlow::Break(()) };

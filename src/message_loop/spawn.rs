@@ -33,10 +33,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
-use super::entry::LoopPosition;
 use super::inbox::{Origin, Shared};
 use super::local::{LocalKey, LocalTaskRunner};
-use crate::job::{Owner, Place, Ran, Run};
+use crate::job::{AtomicPosition, Owner, Place, Ran, Run};
 use crate::platform::sync::{Mutex, lock};
 use crate::pool::{JoinError, PanicPayload};
 use crate::{Cancel, Cancellable, PanicHook, TryScheduleError};
@@ -95,7 +94,7 @@ impl LocalTaskRunner {
         let key = LocalKey::new(&self.core);
         let task = Arc::new(LocalTask {
             key: key.clone(),
-            position: LoopPosition::default(),
+            position: AtomicPosition::default(),
             stage: Mutex::new(Stage::Queued),
             future: PhantomData,
         });
@@ -266,7 +265,7 @@ impl<F: Future> Drop for Spawned<F> {
 /// The part of a future that may be on any thread: its waker, its handle, and its job.
 struct LocalTask<F> {
     key: LocalKey,
-    position: LoopPosition,
+    position: AtomicPosition,
     stage: Mutex<Stage>,
     /// The future itself is in the table.
     future: PhantomData<fn() -> F>,
@@ -344,7 +343,7 @@ impl<F: Future + 'static> Run<Shared> for LocalTask<F> {
         self.key.discard();
     }
 
-    fn position(&self) -> &LoopPosition {
+    fn position(&self) -> &AtomicPosition {
         &self.position
     }
 }

@@ -33,9 +33,12 @@ pub struct PoolBuilder {
 /// What is called before and after each run of a task.
 #[derive(Default)]
 pub(super) struct AroundRuns {
-    pub(super) before: Option<Box<dyn Fn(&'static str) + Send + Sync>>,
-    pub(super) after: Option<Box<dyn Fn(&'static str, bool) + Send + Sync>>,
+    pub(super) before: Option<RunHook>,
+    pub(super) after: Option<RunHook>,
 }
+
+/// It gets the name of the task, and whether the run has panicked.
+pub(super) type RunHook = Box<dyn Fn(&'static str, bool) + Send + Sync>;
 
 impl Default for PoolBuilder {
     fn default() -> PoolBuilder {
@@ -168,22 +171,22 @@ impl PoolBuilder {
     /// ```
     #[doc(alias = "beforeExecute")]
     pub fn before_execute(
-        self,
+        mut self,
         hook: impl Fn(&'static str) + Send + Sync + 'static,
     ) -> PoolBuilder {
-        let around = AroundRuns { before: Some(Box::new(hook)), ..self.around };
-        PoolBuilder { around, ..self }
+        self.around.before = Some(Box::new(move |name, _| hook(name)));
+        self
     }
 
     /// Sets a hook that is called after each run of a task, on its thread and before its future resolves, with the type name
     /// of its closure, and true if the run has panicked.
     #[doc(alias = "afterExecute")]
     pub fn after_execute(
-        self,
+        mut self,
         hook: impl Fn(&'static str, bool) + Send + Sync + 'static,
     ) -> PoolBuilder {
-        let around = AroundRuns { after: Some(Box::new(hook)), ..self.around };
-        PoolBuilder { around, ..self }
+        self.around.after = Some(Box::new(hook));
+        self
     }
 
     /// Sets how many tasks may be pending. Further tasks are refused with

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use super::builder::{PoolBuilder, ShutdownPolicy};
 use super::future::ScheduledFuture;
 use super::shared::Shared;
-use super::task::{Call, Callable, PoolTask, QueuedTask};
+use super::task::{self, PoolTask, QueuedTask};
 use crate::clock::timeline::after;
 use crate::executor::deadlock::PoolThreads;
-use crate::job::{NamedOnce, Series};
+use crate::job::{NamedOnce, Once, Owner, Run, Series, Work};
 use crate::scheduler::schedule_boxes_by_name;
 use crate::{
     Cancellable, DueTask, Executor, Period, Rejected, Repeat, RepeatingTask, Request, Schedule,
@@ -125,7 +125,7 @@ impl ScheduledThreadPool {
         f: F,
     ) -> Result<(), TryScheduleError<F>> {
         let now = self.now();
-        self.enqueue(now, now, Call::new(f)).map(drop).map_err(refused)
+        self.enqueue(now, now, Once::in_span(f)).map(drop).map_err(refused)
     }
 
     /// Runs a task as soon as a thread is free, and returns a future of its result.
@@ -176,7 +176,7 @@ impl ScheduledThreadPool {
         f: F,
     ) -> Result<ScheduledFuture<T>, TryScheduleError<F>> {
         let now = self.now();
-        let task = self.enqueue(now, after(now, delay), Call::new(f)).map_err(refused)?;
+        let task = self.enqueue(now, after(now, delay), Once::in_span(f)).map_err(refused)?;
         Ok(ScheduledFuture::new(task))
     }
 
@@ -279,7 +279,7 @@ impl ScheduledThreadPool {
     }
 
     /// Brings a task to the pool. Holds the calling thread back if the pool is behind. Work that is refused comes back.
-    fn enqueue<W: Callable>(
+    fn enqueue<W: Work>(
         &self,
         now: Instant,
         deadline: Instant,
@@ -290,7 +290,7 @@ impl ScheduledThreadPool {
         Ok(task)
     }
 
-    fn enqueue_without_waiting<W: Callable>(
+    fn enqueue_without_waiting<W: Work>(
         &self,
         now: Instant,
         deadline: Instant,
@@ -304,8 +304,9 @@ impl ScheduledThreadPool {
             shared.leave();
             return Err((ScheduleError::Full, work));
         }
-        let task = PoolTask::new(shared, work);
-        let offered = task.offer(deadline, Some(now));
+        let task = task::new_task(shared, work);
+        let queued = Arc::<PoolTask<W>>::clone(&task);
+        let offered = task::offer(queued, deadline, Some(now));
         // If a shutdown came in between, it may have searched the queue before the task was there.
         let may_run = shared.lifecycle.may_run(W::IS_PERIODIC, deadline <= now);
         let reason = match offered {
@@ -320,10 +321,11 @@ impl ScheduledThreadPool {
             _ => ScheduleError::Closed,
         };
         // If the work does not come back, the task has run, or its future tells what became of it.
-        match task.take_back() {
-            Some(work) => Err((reason, work)),
-            None => Ok((task, None)),
-        }
+        let Some(work) = task.take_back() else { return Ok((task, None)) };
+        shared.remove(task.position());
+        shared.limit.leave();
+        shared.leave();
+        Err((reason, work))
     }
 
     fn now(&self) -> Instant {
@@ -381,8 +383,8 @@ impl ScheduledThreadPool {
     }
 }
 
-fn refused<F>((reason, call): (ScheduleError, Call<F>)) -> TryScheduleError<F> {
-    TryScheduleError::new(reason, call.f)
+fn refused<F>((reason, once): (ScheduleError, Once<F>)) -> TryScheduleError<F> {
+    TryScheduleError::new(reason, once.f)
 }
 
 impl fmt::Debug for ScheduledThreadPool {
@@ -461,7 +463,7 @@ impl Unstarted {
     /// A series runs once. Its future gets [`JoinError::Cancelled`](super::JoinError::Cancelled), unless this run
     /// breaks.
     pub fn run(self) {
-        self.task.run_for_the_last_time();
+        task::run_for_the_last_time(&*self.task);
     }
 }
 

@@ -1,10 +1,8 @@
 //! The state that a pool, its tasks and its threads share.
 
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use super::builder::{AroundRuns, ShutdownPolicy};
@@ -47,19 +45,6 @@ impl Shared {
     #[inline]
     pub(super) fn now(&self) -> Instant {
         self.clock.now()
-    }
-
-    /// Runs a task with this name, between the hooks for that, and catches its panic.
-    pub(super) fn run_between_hooks<R>(
-        &self,
-        name: &'static str,
-        run: impl FnOnce() -> R,
-    ) -> thread::Result<R> {
-        let AroundRuns { before, after } = &self.around;
-        before.iter().for_each(|before| _ = self.on_panic.catch(None, || before(name)));
-        let done = catch_unwind(AssertUnwindSafe(run));
-        after.iter().for_each(|after| _ = self.on_panic.catch(None, || after(name, done.is_err())));
-        done
     }
 
     /// Counts a task in. Returns false if the pool is shut down; then the task is not counted.

@@ -3,12 +3,11 @@
 use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::time::Instant;
 
 use super::scheduler::ExecutorScheduler;
 use super::worker::Worker;
 use crate::PanicHook;
-use crate::job::{Work, Workload};
+use crate::job::{Plan, Work};
 
 /// Captures a context of a thread, and installs it on another.
 ///
@@ -150,22 +149,13 @@ pub(super) struct InContext<W> {
     pub(super) work: W,
 }
 
-impl<W: Work> Workload for InContext<W> {
+impl<W: Work<Output = ()>> Work for InContext<W> {
+    const IS_PERIODIC: bool = W::IS_PERIODIC;
+    type Output = ();
+
     fn name(&self) -> &'static str {
         self.work.name()
     }
-
-    fn move_to(&mut self, deadline: Instant) {
-        self.work.move_to(deadline);
-    }
-
-    fn move_following(&mut self, deadline: Instant) {
-        self.work.move_following(deadline);
-    }
-}
-
-impl<W: Work> Work for InContext<W> {
-    const IS_PERIODIC: bool = W::IS_PERIODIC;
 
     fn run(in_context: &mut Option<Self>, hook: &PanicHook) -> ControlFlow<()> {
         let Some(InContext { scope, work }) = in_context.take() else {
@@ -182,7 +172,7 @@ impl<W: Work> Work for InContext<W> {
         outcome.filter(|_| entered.is_some()).unwrap_or(ControlFlow::Break(()))
     }
 
-    fn next_run(&mut self, ended: Instant) -> Instant {
-        self.work.next_run(ended)
+    fn plan(&mut self) -> Option<&mut Plan> {
+        self.work.plan()
     }
 }

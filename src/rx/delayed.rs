@@ -24,10 +24,9 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::position::Position;
 use super::worker::TaskQueue;
 use crate::Cancellable;
-use crate::job::{Epoch, Run};
+use crate::job::{Epoch, Position, Run};
 use crate::wheel::{Wheel, WheelKey};
 
 /// A task as its queue holds it.
@@ -298,7 +297,7 @@ mod tests {
     /// Returns a task that is only moved about.
     fn task() -> Entry {
         let nobody: Weak<dyn TaskQueue> = Weak::<SerialQueue>::new();
-        Job::new(nobody, Once(|| ()))
+        Job::new(nobody, Once::new(|| ()))
     }
 
     /// Returns the tasks of a worker whose timers keep no order, and their first moment.

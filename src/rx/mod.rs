@@ -65,7 +65,6 @@ mod context;
 mod debounce;
 mod delayed;
 mod drain;
-mod position;
 mod rate;
 mod scheduler;
 mod serial;

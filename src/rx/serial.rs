@@ -46,12 +46,11 @@ use crossbeam_utils::CachePadded;
 
 use super::delayed::{Delayed, DelayedTask, Entry, SMALL, Ticket, Timer, Wait};
 use super::drain::{self, Drain, RetryQueue};
-use super::position::{AtomicPosition, Position};
 use super::timer::{Timers, When, cancel_timer};
 use super::worker::TaskQueue;
 use crate::executor::backpressure::PendingLimit;
 use crate::executor::backpressure::{Backpressure, Flow};
-use crate::job::{Due, Epoch, Next, Owner};
+use crate::job::{AtomicPosition, Due, Epoch, Next, Owner, Position};
 use crate::platform::sync::{Mutex, MutexGuard, Ordering, lock};
 use crate::{Executor, PanicHook, ScheduleError};
 
@@ -388,7 +387,6 @@ fn find(tasks: &VecDeque<Queued>, number: u64) -> Option<&Entry> {
 }
 
 impl Owner for SerialQueue {
-    type Position = AtomicPosition;
     /// The ticket of the task whose timer has to follow.
     type AfterMove = Option<Ticket>;
 
@@ -540,7 +538,7 @@ mod tests {
         let queue = SerialQueue::new(Arc::new(never_runs), timers, hook, limit, retries, false);
         let owner: Weak<dyn TaskQueue> = Weak::clone(&queue.me) as Weak<dyn TaskQueue>;
         let push = || {
-            let job = Job::new(Weak::clone(&owner), Once(|| ()));
+            let job = Job::new(Weak::clone(&owner), Once::new(|| ()));
             assert!(queue.submit(Arc::clone(&job) as Entry, NOW).is_ok());
             job
         };

@@ -9,10 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use super::delayed::{Entry, Ticket, wheel};
-use super::position::{AtomicPosition, Position};
 use super::timer::When;
 use super::worker::{TaskQueue, Worker};
-use crate::job::{Due, Epoch, Next, Owner, Ran};
+use crate::job::{AtomicPosition, Due, Epoch, Next, Owner, Position, Ran};
 use crate::wheel::Wheel;
 use crate::{Clock, PanicHook, ScheduleError, Sleeper, SystemClock};
 
@@ -136,7 +135,6 @@ impl Trampoline {
 }
 
 impl Owner for Trampoline {
-    type Position = AtomicPosition;
     type AfterMove = Option<Ticket>;
 
     fn now(&self) -> Instant {

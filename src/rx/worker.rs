@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use super::context::{Capture, InContext, both};
 use super::delayed::{Entry, Ticket};
-use super::position::AtomicPosition;
 use super::scheduler::ExecutorScheduler;
 use super::timer::{Timers, When};
 use crate::job::{Job, NamedOnce, Once, Owner, Series, Work};
@@ -24,9 +23,7 @@ use crate::{
 pub(super) const NOW: When = When::After(Duration::ZERO);
 
 /// Where a worker's tasks wait: a queue of its own, a part of a shared one, or one that the caller's thread drains.
-pub(super) trait TaskQueue:
-    Owner<Position = AtomicPosition, AfterMove = Option<Ticket>>
-{
+pub(super) trait TaskQueue: Owner<AfterMove = Option<Ticket>> {
     /// Takes in a job that waits, or refuses it and leaves it alone. Only if the timer of a delay is refused, the job
     /// is withdrawn.
     ///
@@ -181,7 +178,7 @@ impl Worker {
         delay: Duration,
         f: impl FnOnce() + Send + 'static,
     ) -> Cancellable {
-        self.or_cancelled(self.give(When::After(delay), Once(f)))
+        self.or_cancelled(self.give(When::After(delay), Once::new(f)))
     }
 
     /// Runs a task again and again. Run `k` is queued at `initial + k * period`, however long the runs take. Missed
@@ -230,8 +227,8 @@ impl Worker {
         &self,
         f: F,
     ) -> Result<Cancellable, TryScheduleError<F>> {
-        self.give(NOW, Once(f)).map_err(|(reason, work)| {
-            let Once(f) = work.expect("a refused task comes back, unless it is delayed");
+        self.give(NOW, Once::new(f)).map_err(|(reason, work)| {
+            let Once { f, .. } = work.expect("a refused task comes back, unless it is delayed");
             TryScheduleError::new(reason, f)
         })
     }
@@ -350,7 +347,7 @@ impl Worker {
 
     /// Schedules work, and holds the calling thread back if too much is queued. Refused work is returned, unless the
     /// timer of its delay was refused.
-    fn give<W: Work>(
+    fn give<W: Work<Output = ()>>(
         &self,
         when: When,
         work: W,
@@ -363,7 +360,7 @@ impl Worker {
     }
 
     /// Like `give`, for threads that must not be held back. Also returns true if `give` would hold the thread back.
-    fn give_without_wait<W: Work>(
+    fn give_without_wait<W: Work<Output = ()>>(
         &self,
         when: When,
         work: W,
@@ -383,7 +380,7 @@ impl Worker {
         given.map_err(|(reason, back)| (reason, back.map(|in_context| in_context.work)))
     }
 
-    fn submit<W: Work>(
+    fn submit<W: Work<Output = ()>>(
         &self,
         when: When,
         work: W,
