@@ -10,7 +10,7 @@
 //!     |                              ^           stored          | |
 //!     | refused or dropped           '---------------------------' | refused or dropped
 //!     v                                                            v
-//!   the task is withdrawn <---- its thread finds it dropped ---- Dropped ---- its thread finds it refused: it sets another
+//!   the task leaves <---------- its thread finds it dropped ---- Dropped ---- its thread finds it refused: it sets another
 //! ```
 //!
 //! - DELAY-1 A [`Ticket`] names one timer of one task, and its number is never used again. A task that needs another timer
@@ -74,8 +74,9 @@ pub(super) struct DelayedTask {
 }
 
 pub(super) enum Timer {
-    /// A thread sets the first one. If it is refused, the task does not run.
-    First,
+    /// A thread sets the first one. If it is refused, or was dropped in the meantime (then this is true), the task does not
+    /// run.
+    First(bool),
     /// A thread moves it, or sets another one.
     InHand,
     /// That thread still has it, and it was dropped in the meantime, or refused.
@@ -198,7 +199,7 @@ impl Delayed {
         timer: Cancellable,
     ) -> Result<bool, (Cancellable, Option<DelayedTask>)> {
         let Some((key, task)) = self.get_mut(&wait.ticket) else { return Err((timer, None)) };
-        if matches!(task.timer, Timer::Dropped) {
+        if matches!(task.timer, Timer::Dropped | Timer::First(true)) {
             return Err((timer, self.remove(key)));
         }
         debug_assert!(!matches!(task.timer, Timer::Stored(_)), "a ticket has one timer (DELAY-1)");
@@ -214,11 +215,12 @@ impl Delayed {
     /// A timer was dropped without having fired. Removes its task, unless a thread has the timer in hand.
     pub(super) fn drop_timer(&mut self, ticket: &Ticket) -> Option<DelayedTask> {
         let (key, task) = self.get_mut(ticket)?;
-        if matches!(task.timer, Timer::InHand) {
-            task.timer = Timer::Dropped;
-            return None;
+        match &mut task.timer {
+            Timer::First(is_dropped) => *is_dropped = true,
+            timer @ Timer::InHand => *timer = Timer::Dropped,
+            Timer::Dropped | Timer::Stored(_) => return self.remove(key),
         }
-        self.remove(key)
+        None
     }
 
     /// Gives a task another ticket for another timer, which the caller has in hand (DELAY-1). That one goes by the clock of
@@ -261,7 +263,7 @@ impl Delayed {
                 break;
             }
             // A task may be refused as long as its first timer is being set. It comes with that, or once it is stored.
-            if !tasks.get(first).is_some_and(|task| matches!(task.timer, Timer::First)) {
+            if !tasks.get(first).is_some_and(|task| matches!(task.timer, Timer::First(_))) {
                 return first;
             }
             tasks.reset(first, u64::MAX);
@@ -322,7 +324,7 @@ mod tests {
     #[test]
     fn a_timer_of_an_earlier_wait_finds_nothing() {
         let ((mut delayed, start), job) = (delayed(), task());
-        let wait = delayed.insert(Arc::clone(&job), start, Timer::First);
+        let wait = delayed.insert(Arc::clone(&job), start, Timer::First(false));
         let first = timer();
         assert!(matches!(delayed.keep(&wait, first.clone()), Ok(false)));
         let came = delayed.give_up(&wait.ticket).expect("in it").into_timer();
@@ -331,7 +333,7 @@ mod tests {
         assert!(first.is_cancelled(), "the same one");
         let is_unwanted = |kept| matches!(kept, Err((_, None)));
         assert!(is_unwanted(delayed.keep(&wait, timer())), "it has come");
-        let again = delayed.insert(Arc::clone(&job), start, Timer::First);
+        let again = delayed.insert(Arc::clone(&job), start, Timer::First(false));
         assert!(is_unwanted(delayed.keep(&wait, timer())), "it waits again");
         assert!(matches!(delayed.come_out(&wait.ticket, None), Found::Nothing));
         assert!(matches!(delayed.keep(&again, timer()), Ok(false)));
@@ -345,8 +347,9 @@ mod tests {
     fn tasks_come_in_order_once_their_timers_are_accepted() {
         let (mut delayed, start) = delayed();
         let at = |ms| start + Duration::from_millis(ms);
-        let waits: Vec<_> =
-            (0..100_000_u64).map(|n| delayed.insert(task(), at(n % 7), Timer::First)).collect();
+        let waits: Vec<_> = (0..100_000_u64)
+            .map(|n| delayed.insert(task(), at(n % 7), Timer::First(false)))
+            .collect();
         for wait in waits.iter().skip(1) {
             assert!(matches!(delayed.keep(wait, timer()), Ok(false)));
         }

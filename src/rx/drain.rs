@@ -232,7 +232,12 @@ impl SerialQueue {
             let mut place = |next: Next| wait = self.put_back(&job, next);
             if job.run(self, &mut place) == Ran::Again {
                 match wait {
-                    Some(wait) => _ = self.hook.catch(None, || _ = self.set_timer(wait)),
+                    Some(wait) => {
+                        let ticket = wait.ticket.clone();
+                        if self.hook.catch(None, || self.set_timer(wait)) != Some(Ok(())) {
+                            self.withdraw(&ticket);
+                        }
+                    }
                     None if self.is_disposed() => _ = job.cancel(),
                     None => {} // it is queued
                 }

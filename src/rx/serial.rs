@@ -38,6 +38,7 @@
 //!   back before they are due.
 
 use std::collections::VecDeque;
+use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -51,6 +52,7 @@ use super::worker::TaskQueue;
 use crate::executor::backpressure::PendingLimit;
 use crate::executor::backpressure::{Backpressure, Flow};
 use crate::job::{AtomicPosition, Due, Epoch, Next, Owner, Position};
+use crate::platform::panics::caught;
 use crate::platform::sync::{Mutex, MutexGuard, Ordering, lock};
 use crate::{Executor, PanicHook, ScheduleError};
 
@@ -195,10 +197,25 @@ impl SerialQueue {
 
     fn delay(&self, job: Entry, deadline: Instant) -> Result<bool, ScheduleError> {
         let mut state = self.admit()?;
-        let wait = state.delayed.insert(job, deadline, Timer::First);
+        let wait = state.delayed.insert(job, deadline, Timer::First(false));
         let is_too_long = self.pressure.is_over(state.incoming.len() as u64);
         drop(state);
-        self.set_timer(wait).map(|()| is_too_long)
+        let ticket = wait.ticket.clone();
+        match caught(|| self.set_timer(wait)) {
+            Ok(Ok(())) => Ok(is_too_long),
+            // Unless it has left: a disposal has cancelled it, or its timer has fired and was refused afterwards.
+            Ok(Err(reason)) => match self.state().delayed.give_up(&ticket) {
+                Some(_) => {
+                    self.limit.leave();
+                    Err(reason)
+                }
+                None => Ok(is_too_long),
+            },
+            Err(panic) => {
+                self.withdraw(&ticket);
+                resume_unwind(panic) // of a schedule from outside
+            }
+        }
     }
 
     /// Queues the next run of the series that the drain has just run, or delays it. Called with the lock of the job
@@ -222,7 +239,7 @@ impl SerialQueue {
             state.push(Arc::clone(job)); // the caller is the drain, and will come to it
             return None;
         }
-        Some(state.delayed.insert(Arc::clone(job), due.max(ended), Timer::First))
+        Some(state.delayed.insert(Arc::clone(job), due.max(ended), Timer::First(false)))
     }
 
     // ----- out of the queue ----------------------------------------------------------------

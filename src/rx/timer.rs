@@ -9,7 +9,8 @@
 //!                                       '-- it cannot move, and fires too late --^
 //! ```
 //!
-//! - DELAY-3 A timer that is refused, or dropped without having fired, withdraws its task. But a task that was moved, and
+//! - DELAY-3 A timer that is dropped without having fired withdraws its task. A task whose first timer is refused is refused
+//!   too, and comes back; a series is withdrawn. But a task that was moved, and
 //!   needs another timer, is not lost if that one is refused. The global scheduler keeps its time then, by real time,
 //!   as it does for drains that wait (DRAIN-1). Its timer is like any other that fires early: it looks at the clock of
 //!   the worker, and the worker's own timers are tried again.
@@ -104,7 +105,7 @@ pub(super) fn cancel_timer(hook: &PanicHook, timer: Option<Cancellable>) {
 }
 
 impl SerialQueue {
-    /// Sets the first timer of a delayed task. If it is refused, the task is withdrawn (DELAY-3).
+    /// Sets the timer of a delayed task. If the first one is refused, the caller takes the task out (DELAY-3).
     pub(super) fn set_timer(&self, wait: Wait) -> Result<(), ScheduleError> {
         self.set_timer_on(&self.timers, wait.deadline, wait)
     }
@@ -185,9 +186,14 @@ impl SerialQueue {
             self.set_timer_on(&global, later(global.now(), left.max(MIN_PAUSE)), wait)
         });
         if set.is_err() {
-            let task = self.state().delayed.give_up(&ticket);
-            task.into_iter().for_each(|task| task.job.withdraw());
+            self.withdraw(&ticket);
         }
+    }
+
+    /// Ends the task of a ticket without a run.
+    pub(super) fn withdraw(&self, of: &Ticket) {
+        let task = self.state().delayed.give_up(of);
+        task.into_iter().for_each(|task| task.job.withdraw());
     }
 
     /// Queues the task of a timer that fires, and before it those that are due earlier. `now` is the time if the clock was
