@@ -5,7 +5,6 @@
 //!   loses no item.
 //! - After the end the stream is not polled any more, and no timer is left.
 
-use std::fmt;
 use std::future::Future;
 use std::mem;
 use std::pin::Pin;
@@ -15,6 +14,7 @@ use std::time::Duration;
 use futures_core::stream::{FusedStream, Stream};
 
 use crate::Scheduler;
+use crate::platform::impls::impl_debug;
 use crate::time::Sleep;
 use crate::time::error::Elapsed;
 
@@ -214,15 +214,11 @@ impl<S: Stream + Unpin> FusedStream for StreamTimeout<S> {
     }
 }
 
-impl<S> fmt::Debug for StreamTimeout<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StreamTimeout")
-            .field("duration", &self.duration)
-            .field("is_reported", &self.is_reported)
-            .field("is_over", &self.is_over)
-            .finish_non_exhaustive()
-    }
-}
+impl_debug!(StreamTimeout<S>, self,
+    duration: self.duration,
+    is_reported: self.is_reported,
+    is_over: self.is_over
+);
 
 // ----- throttle ----------------------------------------------------------------------------
 
@@ -288,15 +284,7 @@ impl<S: Stream + Unpin> FusedStream for Throttle<S> {
     }
 }
 
-impl<S> fmt::Debug for Throttle<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Throttle")
-            .field("period", &self.period)
-            .field("is_held", &self.is_held)
-            .field("is_over", &self.is_over)
-            .finish_non_exhaustive()
-    }
-}
+impl_debug!(Throttle<S>, self, period: self.period, is_held: self.is_held, is_over: self.is_over);
 
 // ----- chunks ------------------------------------------------------------------------------
 
@@ -398,13 +386,9 @@ impl<S: Stream + Unpin> FusedStream for ChunksTimeout<S> {
     }
 }
 
-impl<S: Stream> fmt::Debug for ChunksTimeout<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ChunksTimeout")
-            .field("gathered", &self.chunk.len())
-            .field("max", &self.max)
-            .field("duration", &self.duration)
-            .field("is_over", &self.is_over)
-            .finish_non_exhaustive()
-    }
-}
+impl_debug!(ChunksTimeout<S: Stream>, self,
+    gathered: self.chunk.len(),
+    max: self.max,
+    duration: self.duration,
+    is_over: self.is_over
+);

@@ -24,7 +24,6 @@
 
 use std::any::type_name;
 use std::cell::Cell;
-use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -36,6 +35,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use super::inbox::{Origin, Shared};
 use super::local::{LocalKey, LocalTaskRunner};
 use crate::job::{AtomicPosition, Owner, Place, Ran, Run};
+use crate::platform::impls::impl_debug;
 use crate::platform::sync::{Mutex, lock};
 use crate::pool::{JoinError, PanicPayload};
 use crate::{Cancel, Cancellable, PanicHook, TryScheduleError};
@@ -188,11 +188,7 @@ impl<T> Drop for LocalJoinHandle<T> {
     }
 }
 
-impl<T> fmt::Debug for LocalJoinHandle<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LocalJoinHandle").field("is_done", &self.is_done()).finish_non_exhaustive()
-    }
-}
+impl_debug!(LocalJoinHandle<T>, self, is_done: self.is_done());
 
 /// The result of a future, and the waker of the task that awaits it.
 struct Outcome<T> {

@@ -1,6 +1,5 @@
 //! The settings of a pool.
 
-use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::thread;
@@ -10,6 +9,7 @@ use super::scheduled::ScheduledThreadPool;
 use super::shared::Shared;
 use super::workers::{ThreadFactory, WorkerSettings};
 use crate::executor::backpressure::PendingLimit;
+use crate::platform::impls::impl_debug;
 use crate::{BuildError, Clock, PanicHook, SystemClock, TaskPanic};
 
 /// How long threads above the core stay idle by default.
@@ -238,18 +238,14 @@ impl PoolBuilder {
     }
 }
 
-impl fmt::Debug for PoolBuilder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PoolBuilder")
-            .field("threads", &self.threads)
-            .field("core_threads", &self.core)
-            .field("keep_alive", &self.keep_alive)
-            .field("thread_name", &self.name)
-            .field("shutdown_policy", &self.policy)
-            .field("max_pending", &self.max_pending)
-            .finish_non_exhaustive()
-    }
-}
+impl_debug!(PoolBuilder, self,
+    threads: self.threads,
+    core_threads: self.core,
+    keep_alive: self.keep_alive,
+    thread_name: self.name,
+    shutdown_policy: self.policy,
+    max_pending: self.max_pending
+);
 
 /// What happens to waiting tasks at a [`shutdown`](super::ScheduledThreadPool::shutdown).
 ///

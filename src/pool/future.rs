@@ -1,7 +1,6 @@
 //! The future of a task: its result, and how to wait for it.
 
 use std::any::Any;
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,6 +10,7 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 
 use crate::executor::deadlock::Waiting;
+use crate::platform::impls::impl_debug;
 use crate::{Cancellable, PanicHook, ScheduleError, Sleeper};
 
 /// The result of a task, to be joined by a thread or awaited under any runtime.
@@ -288,14 +288,7 @@ impl<T> Drop for ScheduledFuture<T> {
     }
 }
 
-impl<T> fmt::Debug for ScheduledFuture<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ScheduledFuture")
-            .field("is_done", &self.is_done())
-            .field("is_periodic", &self.is_periodic())
-            .finish_non_exhaustive()
-    }
-}
+impl_debug!(ScheduledFuture<T>, self, is_done: self.is_done(), is_periodic: self.is_periodic());
 
 /// Why a task has no result.
 #[derive(Debug, Error)]
@@ -387,8 +380,4 @@ impl PanicPayload {
     }
 }
 
-impl fmt::Debug for PanicPayload {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PanicPayload").field("message", &self.message()).finish_non_exhaustive()
-    }
-}
+impl_debug!(PanicPayload, self, message: self.message());

@@ -12,6 +12,7 @@ use super::task::{self, PoolTask, QueuedTask};
 use crate::clock::timeline::after;
 use crate::executor::deadlock::PoolThreads;
 use crate::job::{NamedOnce, Once, Owner, Run, Series, Work};
+use crate::platform::impls::impl_debug;
 use crate::scheduler::schedule_boxes_by_name;
 use crate::{
     Cancellable, DueTask, Executor, Period, Rejected, Repeat, RepeatingTask, Request, Schedule,
@@ -473,11 +474,4 @@ impl Drop for Unstarted {
     }
 }
 
-impl fmt::Debug for Unstarted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Unstarted")
-            .field("deadline", &self.deadline)
-            .field("is_periodic", &self.task.is_periodic())
-            .finish_non_exhaustive()
-    }
-}
+impl_debug!(Unstarted, self, deadline: self.deadline, is_periodic: self.task.is_periodic());

@@ -1,6 +1,5 @@
 //! Runs tasks in the context of the thread that scheduled them: thread-locals, spans, tenants, deadlines.
 
-use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -8,6 +7,7 @@ use super::scheduler::ExecutorScheduler;
 use super::worker::Worker;
 use crate::PanicHook;
 use crate::job::{Plan, Work};
+use crate::platform::impls::impl_debug;
 
 /// Captures a context of a thread, and installs it on another.
 ///
@@ -110,11 +110,7 @@ impl ContextAwareScheduler {
     }
 }
 
-impl fmt::Debug for ContextAwareScheduler {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ContextAwareScheduler").finish_non_exhaustive()
-    }
-}
+impl_debug!(ContextAwareScheduler, self);
 
 /// Captures the context of the calling thread.
 pub(super) type Capture = Arc<dyn Fn() -> Scope + Send + Sync>;

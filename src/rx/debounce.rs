@@ -1,10 +1,10 @@
 //! [`debounce`]: a closure that runs once its calls have stopped for a while.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::rate::{Pace, Paced};
+use crate::platform::impls::impl_debug;
 use crate::{Schedule, TryScheduleError};
 
 /// Returns a callable that runs `f` with the last value, when no value has come for `quiet`.
@@ -184,9 +184,4 @@ impl<T> Clone for Debounced<T> {
     }
 }
 
-impl<T> fmt::Debug for Debounced<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let is_pending = self.paced.is_pending();
-        f.debug_struct("Debounced").field("is_pending", &is_pending).finish_non_exhaustive()
-    }
-}
+impl_debug!(Debounced<T>, self, is_pending: self.paced.is_pending());

@@ -1,10 +1,10 @@
 //! [`throttle`]: a closure that runs at most once in a period.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::rate::{Pace, Paced};
+use crate::platform::impls::impl_debug;
 use crate::{Schedule, TryScheduleError};
 
 /// Returns a callable that runs `f` at most once in `period`: with the first value at once, and later with the last
@@ -157,9 +157,4 @@ impl<T> Clone for Throttled<T> {
     }
 }
 
-impl<T> fmt::Debug for Throttled<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let is_pending = self.paced.is_pending();
-        f.debug_struct("Throttled").field("is_pending", &is_pending).finish_non_exhaustive()
-    }
-}
+impl_debug!(Throttled<T>, self, is_pending: self.paced.is_pending());

@@ -1,7 +1,6 @@
 //! The [`Worker`] that users see, and the [`TaskQueue`] behind it.
 
 use std::any::type_name;
-use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -11,6 +10,7 @@ use super::delayed::{Entry, Ticket};
 use super::scheduler::ExecutorScheduler;
 use super::timer::{Timers, When, later};
 use crate::job::{Job, NamedOnce, Once, Owner, Series, Work};
+use crate::platform::impls::impl_debug;
 use crate::scheduler::schedule_boxes_by_name;
 use crate::{
     Cancellable, DueTask, Executor, Period, Rejected, Repeat, RepeatingTask, Request, Schedule,
@@ -382,14 +382,7 @@ impl Worker {
     }
 }
 
-impl fmt::Debug for Worker {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Worker")
-            .field("pending", &self.pending())
-            .field("is_disposed", &self.is_disposed())
-            .finish_non_exhaustive()
-    }
-}
+impl_debug!(Worker, self, pending: self.pending(), is_disposed: self.is_disposed());
 
 impl Schedule for Worker {
     schedule_boxes_by_name!();

@@ -11,7 +11,6 @@
 //! that poll, or it has woken the waker. So no wake-up is lost.
 
 use std::cell::Cell;
-use std::fmt;
 use std::future::Future;
 use std::mem;
 use std::pin::Pin;
@@ -20,6 +19,7 @@ use std::time::{Duration, Instant as StdInstant};
 
 use super::Instant;
 use crate::clock::timeline::after;
+use crate::platform::impls::impl_debug;
 use crate::scheduler::in_force::{self, TimeSource};
 use crate::{Alarm, Scheduler};
 
@@ -278,11 +278,4 @@ impl Future for Sleep {
     }
 }
 
-impl fmt::Debug for Sleep {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sleep")
-            .field("deadline", &self.deadline)
-            .field("is_elapsed", &self.is_elapsed())
-            .finish_non_exhaustive()
-    }
-}
+impl_debug!(Sleep, self, deadline: self.deadline, is_elapsed: self.is_elapsed());
