@@ -48,8 +48,9 @@ use super::entry::QueuedTask;
 use super::queue::SMALL;
 use super::run_loop::Quit;
 use super::turn;
+use crate::clock::epoch::Epoch;
 use crate::executor::backpressure::{Backpressure, Flow, PendingLimit};
-use crate::job::{AtomicPosition, Due, Epoch, Job, Next, Owner, Place, Position, Run, Work};
+use crate::job::{AtomicPosition, Due, Job, Next, Owner, Place, Position, Run, Work};
 use crate::platform::sync::{AtomicBool, Mutex, MutexGuard, Ordering, lock};
 use crate::wheel::Wheel;
 use crate::{Cancellable, Clock, PanicHook, ScheduleError};
@@ -64,9 +65,6 @@ const GRANULARITY: NonZeroU64 = NonZeroU64::new(32_000_000).expect("above zero")
 /// About so many entries of the wheel are looked at to find out until when the loop may sleep. If they do not suffice, it
 /// may wake up once too early.
 const LOOK: usize = 64;
-
-/// Deadlines that have passed before the loop was made keep their order, as far back as this.
-const PAST: Duration = Duration::from_secs(366 * 24 * 3600);
 
 /// With more tasks than this in the inbox, or overdue, a poster is held back (INBOX-6).
 const MAX_AHEAD: u64 = 1 << 16;
@@ -187,14 +185,10 @@ impl Shared {
         hook: PanicHook,
         limit: PendingLimit,
     ) -> Arc<Shared> {
-        let now = clock.now();
-        // Some systems have no instants before their start. There such deadlines lose their order, and nothing else.
-        let epoch = Epoch(now.checked_sub(PAST).unwrap_or(now));
+        let epoch = Epoch::new(clock.now());
         let inbox = Inbox {
             immediate: VecDeque::new(),
-            delayed: Wheel::new(BUCKETS)
-                .with_granularity(GRANULARITY)
-                .starting_at(epoch.number(now)),
+            delayed: Wheel::new(BUCKETS).with_granularity(GRANULARITY).starting_at(Epoch::ORIGIN),
             to_drop: Vec::new(),
             state: LoopState::NotRunning,
             quit: Quit::No,

@@ -37,7 +37,7 @@ use super::local::{LocalKey, LocalTaskRunner};
 use crate::job::{AtomicPosition, Owner, Place, Ran, Run};
 use crate::platform::impls::impl_debug;
 use crate::platform::sync::{Mutex, lock};
-use crate::pool::{JoinError, PanicPayload};
+use crate::pool::{JoinError, PanicPayload, ResultCell};
 use crate::{Cancel, Cancellable, PanicHook, TryScheduleError};
 
 impl LocalTaskRunner {
@@ -105,8 +105,7 @@ impl LocalTaskRunner {
             Err(reason) => return Err(TryScheduleError::new(reason, future)),
         };
         // The task cannot run before this thread goes back to the loop, or calls a waker.
-        let (result, waker, is_over) = (Cell::new(None), Cell::new(None), Cell::new(false));
-        let outcome = Rc::new(Outcome { result, waker, is_over });
+        let outcome = Rc::new(ResultCell::new());
         let spawned = Spawned {
             future: Cell::new(Some(Box::pin(future))),
             result: Cell::new(Err(JoinError::Cancelled)),
@@ -142,7 +141,7 @@ impl LocalTaskRunner {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct LocalJoinHandle<T> {
-    outcome: Rc<Outcome<T>>,
+    outcome: Rc<ResultCell<T>>,
     task: Cancellable,
 }
 
@@ -163,7 +162,7 @@ impl<T> LocalJoinHandle<T> {
 
     /// Returns true if the future has ended: with a result, by a panic, or by a cancel.
     pub fn is_done(&self) -> bool {
-        self.outcome.is_over.get()
+        self.outcome.is_known()
     }
 }
 
@@ -171,31 +170,19 @@ impl<T> Future for LocalJoinHandle<T> {
     type Output = Result<T, JoinError>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T, JoinError>> {
-        let waker = context.waker().clone(); // first, because it is a user's code, which may end the future
-        if let Some(result) = self.outcome.result.take() {
-            return Poll::Ready(result);
-        }
-        drop(self.outcome.waker.replace(Some(waker)));
-        Poll::Pending
+        self.outcome.take(context.waker()).map_or(Poll::Pending, Poll::Ready)
     }
 }
 
 impl<T> Drop for LocalJoinHandle<T> {
     /// Lets go of the task that has awaited it, which is not to be woken any more.
     fn drop(&mut self) {
-        let waker = self.outcome.waker.take();
+        let waker = self.outcome.forget_waker();
         PanicHook::default().catch(None, || drop(waker));
     }
 }
 
 impl_debug!(LocalJoinHandle<T>, self, is_done: self.is_done());
-
-/// The result of a future, and the waker of the task that awaits it.
-struct Outcome<T> {
-    result: Cell<Option<Result<T, JoinError>>>,
-    waker: Cell<Option<Waker>>,
-    is_over: Cell<bool>,
-}
 
 /// The entry of a future in the table of its loop.
 struct Spawned<F: Future> {
@@ -203,7 +190,7 @@ struct Spawned<F: Future> {
     future: Cell<Option<Pin<Box<F>>>>,
     /// What the handle is to be told when this is dropped.
     result: Cell<Result<F::Output, JoinError>>,
-    outcome: Rc<Outcome<F::Output>>,
+    outcome: Rc<ResultCell<F::Output>>,
     task: Arc<LocalTask<F>>,
 }
 
@@ -251,10 +238,7 @@ impl<F: Future> Drop for Spawned<F> {
         } else {
             shared.no_longer_pending(); // (SPAWN-2)
         }
-        self.outcome.result.set(Some(result));
-        self.outcome.is_over.set(true);
-        // Last of all, because a waker is a user's code.
-        shared.catch(|| self.outcome.waker.take().into_iter().for_each(Waker::wake));
+        self.outcome.resolve(result, shared.hook()); // last of all, because it wakes a user's waker
     }
 }
 

@@ -26,7 +26,8 @@ use std::time::Instant;
 
 use super::worker::TaskQueue;
 use crate::Cancellable;
-use crate::job::{Epoch, Position, Run};
+use crate::clock::epoch::Epoch;
+use crate::job::{Position, Run};
 use crate::wheel::{Wheel, WheelKey};
 
 /// A task as its queue holds it.
@@ -40,9 +41,9 @@ const GRANULARITY: NonZeroU64 = NonZeroU64::new(1 << 32).expect("above zero");
 /// A queue keeps the memory for this many tasks after a peak.
 pub(super) const SMALL: usize = 512;
 
-/// Returns a wheel for deadlines in nanoseconds.
+/// Returns a wheel for deadlines that are numbers of an [`Epoch`].
 pub(super) fn wheel<T>() -> Wheel<T> {
-    Wheel::new(BUCKETS).with_granularity(GRANULARITY)
+    Wheel::new(BUCKETS).with_granularity(GRANULARITY).starting_at(Epoch::ORIGIN)
 }
 
 /// The tasks that wait for their time.
@@ -119,7 +120,7 @@ impl Delayed {
 
     /// Returns the number by which the wheel sorts a deadline.
     fn place(&self, deadline: Instant) -> u64 {
-        if self.timers_keep_order { 0 } else { self.epoch.number(deadline) }
+        if self.timers_keep_order { Epoch::ORIGIN } else { self.epoch.number(deadline) }
     }
 
     /// Returns the task of a ticket, if it has no other ticket by now.
@@ -305,7 +306,7 @@ mod tests {
     /// Returns the tasks of a worker whose timers keep no order, and their first moment.
     fn delayed() -> (Delayed, Instant) {
         let start = Instant::now();
-        (Delayed::new(Epoch(start), false), start)
+        (Delayed::new(Epoch::new(start), false), start)
     }
 
     /// This is not an assertion of the build, because std's locks are larger on other systems.

@@ -43,6 +43,56 @@ use crate::platform::panics::caught;
 use crate::platform::sync::{Mutex, lock};
 use crate::{Cancellable, PanicHook, Request, Schedule, ScheduleError, TryScheduleError};
 
+/// Writes the methods of a callable, which is a `Paced` in a field of that name.
+macro_rules! callable {
+    ($type:ident) => {
+        impl<T: Send + 'static> $type<T> {
+            /// Takes a value. It replaces the pending one, and `f` runs with it when it is due.
+            ///
+            /// # Errors
+            ///
+            /// A call that finds no timer set schedules one. If the schedule is closed or full,
+            /// [`into_task`](crate::TryScheduleError::into_task) gives the value back, and
+            /// [`reason`](crate::TryScheduleError::reason) says why. A value that was accepted before stays. While a timer
+            /// is set, a call always succeeds.
+            pub fn call(&self, value: T) -> Result<(), crate::TryScheduleError<T>> {
+                self.paced.call(value)
+            }
+
+            /// Runs `f` with the pending value now, on the calling thread. Returns false if no value is pending.
+            ///
+            /// If `f` is running at this moment, on another thread or around this call, the value does not wait for its
+            /// time any more, but for the end of that run. Then it is scheduled without a delay. A panic in `f` is the
+            /// caller's.
+            ///
+            /// To have it run on the schedule, schedule a task that calls `flush`.
+            pub fn flush(&self) -> bool {
+                self.paced.flush()
+            }
+
+            /// Drops the pending value, and cancels its timer. Returns false if no value is pending. A run of `f` that has
+            /// started goes on.
+            pub fn cancel(&self) -> bool {
+                self.paced.cancel()
+            }
+
+            /// Returns true if a value waits for its run. The value of a run that has started does not count.
+            pub fn is_pending(&self) -> bool {
+                self.paced.is_pending()
+            }
+        }
+
+        impl<T> Clone for $type<T> {
+            fn clone(&self) -> $type<T> {
+                $type { paced: Arc::clone(&self.paced) }
+            }
+        }
+
+        crate::platform::impls::impl_debug!($type<T>, self, is_pending: self.paced.is_pending());
+    };
+}
+pub(super) use callable;
+
 /// When a value is due.
 #[derive(Clone, Copy)]
 pub(super) enum Pace {

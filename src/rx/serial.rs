@@ -49,9 +49,10 @@ use super::delayed::{Delayed, DelayedTask, Entry, SMALL, Ticket, Timer, Wait};
 use super::drain::{self, Drain, RetryQueue};
 use super::timer::{Timers, When, cancel_timer};
 use super::worker::TaskQueue;
+use crate::clock::epoch::Epoch;
 use crate::executor::backpressure::PendingLimit;
 use crate::executor::backpressure::{Backpressure, Flow};
-use crate::job::{AtomicPosition, Due, Epoch, Next, Owner, Position};
+use crate::job::{AtomicPosition, Due, Next, Owner, Position};
 use crate::platform::panics::caught;
 use crate::platform::sync::{Mutex, MutexGuard, Ordering, lock};
 use crate::{Executor, PanicHook, ScheduleError};
@@ -137,7 +138,7 @@ impl SerialQueue {
         let state = State {
             incoming: VecDeque::new(),
             last_number: 0,
-            delayed: Delayed::new(Epoch(timers.now()), timers.keep_the_order()),
+            delayed: Delayed::new(Epoch::new(timers.now()), timers.keep_the_order()),
             is_closed: false,
             executor: Some(executor),
             has_drain: false,

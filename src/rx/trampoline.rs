@@ -11,7 +11,8 @@ use std::time::Instant;
 use super::delayed::{Entry, Ticket, wheel};
 use super::timer::When;
 use super::worker::{TaskQueue, Worker};
-use crate::job::{AtomicPosition, Due, Epoch, Next, Owner, Position, Ran};
+use crate::clock::epoch::Epoch;
+use crate::job::{AtomicPosition, Due, Next, Owner, Position, Ran};
 use crate::wheel::Wheel;
 use crate::{Clock, PanicHook, ScheduleError, Sleeper, SystemClock};
 
@@ -55,7 +56,8 @@ impl TrampolineScheduler {
     pub fn worker(&self) -> Worker {
         let (tasks, running) = (wheel(), None);
         let state = Mutex::new(State { tasks, running, has_drain: false, is_disposed: false });
-        let (epoch, sleeper, hook) = (Epoch(Instant::now()), Sleeper::new(), PanicHook::default());
+        let (epoch, sleeper, hook) =
+            (Epoch::new(Instant::now()), Sleeper::new(), PanicHook::default());
         Worker::at(Arc::new(Trampoline { state, epoch, sleeper, hook }))
     }
 }

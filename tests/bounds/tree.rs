@@ -30,6 +30,7 @@ const FOR_LAYERS: &[&str] = &[
     "platform::sync",
     "scheduler::in_force",
     "scheduler::schedule_boxes_by_name",
+    "clock::epoch",
     "clock::tick",
     "clock::timeline",
     "wheel",
