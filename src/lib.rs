@@ -127,7 +127,7 @@
 //! # More pages
 //!
 //! [`shutdown`] tells what becomes of each task at the end of a scheduler, [`testing`] how to test in virtual time,
-//! [`design`] how the crate works inside, [`waking`] how the tick thread sleeps and wakes, [`coming_from`] which method
+//! [`design`] how the crate works inside, [`waking`] how threads sleep and wake, [`coming_from`] which method
 //! replaces each call of other timers, [`adopting`] how services, libraries and tests on tokio or another runtime take these
 //! timers, and [`platforms`] what the crate promises on which system, and which clock to take on a machine that sleeps.
 //!
@@ -153,6 +153,8 @@ compile_error!(
 
 extern crate alloc;
 
+#[cfg(feature = "std")]
+mod backpressure;
 mod clock;
 #[cfg(feature = "std")]
 pub mod delay;
@@ -160,6 +162,8 @@ pub mod delay;
 mod docs;
 #[cfg(feature = "std")]
 mod engine;
+#[cfg(feature = "std")]
+mod error;
 #[cfg(feature = "std")]
 mod executor;
 #[cfg(feature = "std")]
@@ -179,6 +183,8 @@ pub mod rx;
 mod scheduler;
 #[cfg(feature = "std")]
 pub mod time;
+#[cfg(feature = "std")]
+mod wake;
 pub mod wheel;
 
 /// Models of the concurrent parts, of which loom runs every interleaving.
@@ -197,7 +203,7 @@ pub use docs::{coming_from, design, platforms, waking};
 #[cfg(feature = "std")]
 pub use engine::Precision;
 #[cfg(feature = "std")]
-pub use engine::error::{BuildError, CloseError, ScheduleError, Stalled, TryScheduleError};
+pub use error::{BuildError, CloseError, ScheduleError, Stalled, TryScheduleError};
 #[cfg(feature = "tokio")]
 pub use executor::TokioBlocking;
 #[cfg(feature = "std")]

@@ -204,7 +204,7 @@ def ready_sleep(o, pushes, other_threshold=False, most=9):
     return Program([*producers, reader], ready_check(pushes))
 
 
-# ----- clock/parking.rs, WAKE-1 to WAKE-3, alone ----------------------------------------------------
+# ----- wake/doorbell.rs, WAKE-1 and WAKE-3, alone ---------------------------------------------------
 
 DOORBELL = {
     "publish": SC,

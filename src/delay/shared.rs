@@ -26,12 +26,15 @@
 //!
 //! # The wake-up of a leader
 //!
+//! The line is a [`WaitList`] under a lock of its own (WAKE-2, WAKE-6). An insert seldom has to wake anybody, so a word says
+//! whether it has to ask there.
+//!
 //! - LINE-1 A leader that is about to sleep stores `Moment::NEVER` in `asleep_until`, looks at each shard under its lock,
 //!   and then stores the earliest deadline that it has found. A thread that inserts or resets loads `asleep_until` after it
 //!   has released the shard's lock. If it had that lock before the leader, the leader has seen its item. Otherwise it sees
 //!   what the leader has stored, and asks at the line. So all loads and stores can be Relaxed: the shard's lock orders them.
-//! - What asks at the line finds the leader as it is: the leader has its entry there before it releases the line's
-//!   lock. Whoever wakes it marks it as awake, stores 0, and wakes it after that. An awake leader looks again.
+//! - A thread that asks at the line finds the leader as it is: the leader has its entry there before it releases the line's
+//!   lock. Whoever wakes the leader stores [`AWAKE`] under that lock.
 
 use std::cell::Cell;
 use std::collections::hash_map::RandomState;
@@ -48,17 +51,15 @@ use crossbeam_utils::CachePadded;
 use super::Expired;
 use super::items::{Due, Items, Out};
 use super::table::Hint;
+use crate::backpressure::PendingLimit;
 use crate::clock::tick::Moment;
 use crate::clock::timeline::Timeline;
-use crate::executor::backpressure::PendingLimit;
 use crate::platform::cpu::prefetch;
 use crate::platform::panics::quietly;
 use crate::platform::sync::{AtomicU64, IS_MODEL, Mutex, MutexGuard, Ordering, local, lock};
-use crate::pool::waiters::{Ticket, WaitList};
+use crate::wake::wait_list::{Ticket, WaitList};
+use crate::wake::{AWAKE, asleep};
 use crate::{ScheduleError, Scheduler};
-
-/// Nobody sleeps.
-const AWAKE: u64 = 0;
 
 /// What the handles of a queue share.
 pub(super) struct Shared<K, V> {
@@ -306,7 +307,7 @@ impl<K, V> Shared<K, V> {
 
     /// Returns true if the leader sleeps until then, and nobody has woken it.
     pub(super) fn is_asleep_until(&self, until: Moment) -> bool {
-        self.asleep_until.load(Ordering::Relaxed) == until.0.max(AWAKE + 1)
+        self.asleep_until.load(Ordering::Relaxed) == asleep(until)
     }
 
     /// Finds out until when the leader may sleep (LINE-1). The line is locked.
@@ -319,7 +320,7 @@ impl<K, V> Shared<K, V> {
             self.heads[shard].store(head.0, Ordering::Relaxed);
             until = until.min(head);
         }
-        self.asleep_until.store(until.0.max(AWAKE + 1), Ordering::Relaxed);
+        self.asleep_until.store(asleep(until), Ordering::Relaxed);
         until
     }
 
@@ -329,9 +330,9 @@ impl<K, V> Shared<K, V> {
         if line.takers.leads(ticket) {
             self.asleep_until.store(AWAKE, Ordering::Relaxed);
         }
-        let mine = line.takers.leave(ticket);
-        // A follower sleeps without end, so a new leader sleeps past everything. One that leads already does not.
-        let next = line.takers.leader_to_wake(Moment::NEVER);
+        // A follower sleeps without end, so a new leader sleeps past everything, and sets an alarm even if there is no
+        // item. One that leads already does not.
+        let (mine, next) = line.takers.leave(ticket, Some(Moment::NEVER));
         drop(line);
         next.into_iter().for_each(wake);
         quietly(|| drop(mine)); // its panic must not cost the taker its item

@@ -9,11 +9,9 @@
 //! ```
 //!
 //! The first taker in the line, the leader, has an alarm of the scheduler for the earliest deadline. If there is no item,
-//! the alarm is set for the end of time, because the scheduler wakes it when it is closed. The others have none. Whoever
-//! leaves the line as its leader, with an item, without, or by being dropped, wakes the next one.
+//! the alarm is set for the end of time, because the scheduler wakes it when it is closed. The others have none. The page
+//! [`waking`](crate::docs::waking) tells how the leader's duty is handed on (WAKE-6).
 //!
-//! - Whenever the line is not locked, the leader is awake, or has noted a time until which it sleeps that is no
-//!   later than the earliest deadline, or an insert is about to ask at the line (LINE-1).
 //! - A leader sets its alarm after it has noted that time, and before it returns `Pending`. The alarm rings at that
 //!   time, or when the scheduler is closed. So what happens in between wakes it, by its waker in the line or by the alarm.
 //! - An item is taken out by the call that returns it. So a taker that was woken and is dropped has lost nothing,
@@ -27,7 +25,7 @@ use super::shared::{Shared, Wait};
 use super::{DelayQueue, Expired};
 use crate::clock::tick::Moment;
 use crate::platform::panics::quietly;
-use crate::pool::waiters::Ticket;
+use crate::wake::wait_list::Ticket;
 use crate::{Alarm, ScheduleError};
 
 /// A place in the line of takers. It must [leave](Taker::leave) before it is dropped.

@@ -12,7 +12,7 @@
 //!    store to the holder's word says: *pending, filing n*.
 //! 3. **Announced** (`engine/intake`). A record of deadline, stamp and name goes into the calling thread's lane. One
 //!    swap publishes it, the only read-modify-write of a schedule. If the tick thread sleeps towards something later,
-//!    the caller wakes it (`clock/parking.rs`).
+//!    the caller wakes it (`wake/doorbell.rs`).
 //! 4. **Filed** (`engine`, `wheel`). A turn merges the lanes in order of the stamps and puts entries of sixteen bytes
 //!    into the wheel. It does not touch the holder, which would be a cache miss.
 //! 5. **Given out.** When the task's tick has passed, its bucket goes to the ready queue (`engine/ready.rs`) and is
@@ -125,8 +125,8 @@
 //! until its runner comes, makes it a leftover with the deadline of the next run, and wakes the threads that wait for it.
 //!
 //! **Leftovers that move** stay in their holders. The word goes from returned to pending, with the number of an
-//! executor at the other scheduler and a bit that says that the task has moved. A handle that finds this bit looks up
-//! the scheduler in a table, so that the cancel is counted there. An entry that an executor of the old scheduler still
+//! executor at the other scheduler. The holder names the scheduler that the task belongs to, beside its birth, so a cancel
+//! is counted there. An entry that an executor of the old scheduler still
 //! has is stale, because the move is a filing. While the task moves, or has its name read, it is held, and every other
 //! thread that wants it spins.
 //!
@@ -359,7 +359,7 @@
 //! # Under overload
 //!
 //! A flood is bounded in three places. Each bound is soft: a producer beyond it sleeps for some milliseconds, and in
-//! the meantime the thread that works for it has the processor (`executor/backpressure.rs`). A task of a runtime does
+//! the meantime the thread that works for it has the processor (`backpressure.rs`). A task of a runtime does
 //! not sleep there, because its thread has other tasks: it is woken at once, and polls until it is let in.
 //!
 //! - **The way in.** Producers may be 262,144 records ahead of the tick thread. The bound is lower as soon as a turn

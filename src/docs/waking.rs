@@ -1,22 +1,82 @@
-//! Sleep and wake: how the thread that turns the engine sleeps, and why no wake-up is lost. This page has no code.
+//! Sleep and wake: how a thread or a task sleeps until a deadline, how it is woken for an earlier one, and why no wake-up
+//! is lost. This page has no code.
 //!
-//! A scheduler's engine is turned by its tick thread, or by the thread that calls a [`Driver`](crate::Driver). Here
-//! both are the **sleeper**. Every thread that schedules is a **producer**. A producer must wake the sleeper if its
-//! task is due before the sleeper would wake by itself, and must leave it alone otherwise (S7), because a wake-up costs
-//! some microseconds, and a schedule only about 0.1. And between "nothing to do" and "asleep" no task may slip through.
+//! # One protocol
 //!
-//! # The parts
+//! A **sleeper** waits for the earliest of some deadlines. A **producer** adds a deadline, or moves one. It must wake the
+//! sleeper if its deadline is earlier than the time until which the sleeper sleeps. It must leave the sleeper alone
+//! otherwise (S7), because a wake-up costs some microseconds, and a schedule only about 0.1. And between "nothing to do" and
+//! "asleep" no deadline may slip through.
+//!
+//! ```text
+//!              looks, and finds nothing due: says until when
+//!    AWAKE ────────────────────────────────────────────────────> ASLEEP(until) ──> sleeps until then, or until its token
+//!      ^                                                             │
+//!      ├──── the sleeper: its sleep has ended ───────────────────────┤
+//!      └──── a producer whose deadline is before `until` ────────────┘
+//!            marks it, and only then leaves a token
+//! ```
+//!
+//! - WAKE-2 Whenever the lock is free, the sleeper is awake, or sleeps until the earliest deadline at the latest. The
+//!   sleeper looks at the deadlines and says until when it sleeps under one hold of the lock. A producer adds its deadline,
+//!   and asks whom it has to wake, under one hold of the same lock. So the one that comes second sees what the first has
+//!   done. If the producer has to wake the sleeper, it marks it as awake before it releases the lock, and wakes it
+//!   afterwards. So a burst of ever earlier deadlines costs one wake-up. A deadline that goes away makes the earliest one
+//!   later, which breaks nothing, and wakes nobody. The sleeper then wakes up once in vain. To wake it for each deadline
+//!   that goes away would cost more, because most timeouts are cancelled.
+//! - WAKE-3 A wake leaves a token, and a token ends the sleep that comes next. So a wake that comes between the look and the
+//!   sleep is not lost. The `Parker` sets the token, and takes it, under the lock that its condition variable releases, so
+//!   there is no gap between the look at the token and the wait. A [`Sleeper`](crate::Sleeper) passes this on to clocks: a
+//!   clock may hand out the waker first and sleep afterwards. For a task, the runtime keeps the token: a wake during a poll
+//!   leads to another poll.
+//!
+//! No user code runs under the lock: clocks are read before, and wakers called, cloned and dropped before or after (S11).
+//!
+//! | sleeper | state | lock | sleeps in |
+//! | --- | --- | --- | --- |
+//! | a message loop | `SleepState` in `wake/mod.rs` | that of the inbox | its pump: see `message_loop/inbox.rs`. The token of the default pump is a `Bell`, on which it spins for a moment first (PUMP-1) |
+//! | a thread in [`DelayedWorkQueue::take`](crate::pool::DelayedWorkQueue::take), and so a worker of a pool | the same, in a `WaitList` | that of the queue | [`Clock::sleep`](crate::Clock::sleep) |
+//! | a taker of a [`DelayQueue`](crate::delay::DelayQueue) | the same, in a `WaitList` | that of the line, which an insert takes only if a word says so: see `delay/shared.rs` | a task, with an alarm of its scheduler |
+//! | the thread that turns an engine | the threshold of a `Doorbell` | none: an order of four accesses | [`Clock::sleep`](crate::Clock::sleep), or a driver's caller |
+//!
+//! # A leader and its followers
+//!
+//! If several sleepers wait for the same deadlines, one of them is enough for the earliest. A `WaitList` has them in the
+//! order in which they came. The first is the **leader**. It sleeps until the earliest deadline, the **head**. The others are
+//! **followers**: each sleeps until it is woken, or until its own time is up.
+//!
+//! - WAKE-6 If anybody waits, exactly one waiter leads, until it leaves: with an item or without, because its time is up, its
+//!   future is dropped, or its clock has panicked. Whoever takes a waiter off the list hands the leader's duty on under the
+//!   same hold of the lock: if the waiter that leads from then on would sleep past the head, it is marked as awake, and woken
+//!   afterwards (WAKE-2). So each item has a waiter as long as anybody waits, and a waiter that was woken and leaves without
+//!   an item has spent no wake-up.
+//!
+//! | event | woken |
+//! | --- | --- |
+//! | an offer, or a reset, becomes the head | the leader, if it would sleep past the new head |
+//! | the leader leaves | the next leader, if it would sleep past the head |
+//! | a follower leaves | nobody |
+//! | the head is removed, drained, or taken by a thread that did not wait | nobody |
+//! | the queue is closed | all |
+//!
+//! # The thread that turns an engine
+//!
+//! A scheduler's engine is turned by its tick thread, or by the thread that calls a [`Driver`](crate::Driver). From here on
+//! both are the sleeper, and every thread that schedules is a producer. A schedule takes no lock, so the sleeper's state is
+//! one word, and an order of accesses takes the place of WAKE-2.
+//!
+//! ## The parts
 //!
 //! | part | where | what it is |
 //! | --- | --- | --- |
-//! | threshold | `Doorbell` in `clock/parking.rs` | one word. `AWAKE`: nobody rings. Otherwise a moment: a task that is due before it rings. With `NEVER` every task that has a deadline rings |
+//! | threshold | `Doorbell` in `wake/doorbell.rs` | one word. `AWAKE`: nobody rings. Otherwise a moment: a task that is due before it rings. With `NEVER` every task that has a deadline rings |
 //! | token | `Parker` in `clock/parking.rs` | a flag under a lock, with a condition variable, or a timer of the system where that is more exact: ends this sleep, or the next one |
 //! | `published` | `Lane` in `engine/intake/lane.rs` | how many records a producer has written into its lane |
 //! | `listed` | the same | the lane is on the ready list, or the sleeper is about to look at it |
 //! | ready list | `Signals` in `engine/intake/mod.rs` | the lanes that have something new |
 //! | `is_closing` | `Termination` in `engine/termination.rs` | the scheduler has been stopped |
 //!
-//! # The states
+//! ## The states
 //!
 //! ```text
 //!   sleeper                                            producer
@@ -47,7 +107,7 @@
 //! The sleeper runs T3 to T5 in every turn as well, then with the threshold at `AWAKE`. A producer whose lane is listed
 //! goes from P2 to P4.
 //!
-//! # The races that must not be
+//! ## The races that must not be
 //!
 //! **The lost ring.** The producer looks at the threshold, finds `AWAKE`, and goes. The sleeper has looked at the ready
 //! list before, found nothing, arms, and sleeps. Nobody wakes it, and the task runs when something else is due.
@@ -66,12 +126,8 @@
 //! wake-up. The exchange is Relaxed, because it only decides which thread wakes the sleeper. If it fails, the sleeper arms
 //! the bell after the producer's load, and its next look finds the task (WAKE-1).
 //!
-//! **The wake before the sleep.** The producer rings between the last look T5 and the sleep.
-//!
-//! - WAKE-3 The parker keeps a token: a wake that comes before the sleep ends it at once. The token is set, and taken,
-//!   under the lock that the condition variable releases, so there is no gap between the look at the token and the
-//!   wait. A [`Sleeper`](crate::Sleeper) passes this on to clocks: a clock may hand out the waker first and sleep
-//!   afterwards.
+//! **The wake before the sleep.** The producer rings between the last look T5 and the sleep. The token ends that sleep
+//! (WAKE-3).
 //!
 //! **The lane that nobody looks at.** The producer finds `listed` set and pushes nothing, while the sleeper has looked
 //! at the lane for the last time. From then on every record of this thread goes into a lane that nobody looks at. An
@@ -85,7 +141,7 @@
 //! A lane that is closed refuses its producer by the swap P1 itself (LANE-3 in `engine/intake/lane.rs`), so it needs no
 //! wake-up.
 //!
-//! # What can wait
+//! ## What can wait
 //!
 //! A sleeper that stayed awake for each task that comes in between its turn and its sleep would never sleep under a flow of
 //! timeouts. It takes such tasks in, and sleeps anyway if none of them would have rung.
@@ -107,7 +163,7 @@
 //! that task's deadline anyway, once. Programs that set a timeout and cancel it a microsecond later would otherwise
 //! find the thread asleep without a deadline each time, and wake it each time.
 //!
-//! # Wake-ups for which nothing is due
+//! ## Wake-ups for which nothing is due
 //!
 //! Two bounds on memory wake the sleeper whatever the deadlines are: the producer that fills each 128th block of all lanes
 //! (16,384 records), and the canceller of each 8192nd task of a thread. Each costs one look at the threshold in thousands
@@ -117,13 +173,13 @@
 //! The sleeper may also set itself a time, if it has a thread: for memory that stayed free, for executors that have
 //! refused, and for far entries that have to be brought near.
 //!
-//! # Stop
+//! ## Stop
 //!
 //! A stop first sets `is_closing`, and then rings twice: as a producer does, and then whatever the threshold is. The
 //! sleeper's look T2 is only Acquire and may miss the flag, and the unconditional ring leaves a token for that case. A stop
 //! happens once, so it need not spare a wake-up.
 //!
-//! # Drivers
+//! ## Drivers
 //!
 //! A driver has no thread that parks. It tells its caller when to come back, and the caller sleeps as it likes: in a
 //! poll of sockets, say. [`Driver::wake_with`](crate::Driver::wake_with) names a waker that takes the place of the
@@ -148,9 +204,9 @@
 //! | `Shared::announce` in `engine/admit.rs` | the ring before the publication, or none: a lost ring |
 //! | `Shared::reset` in `engine/handles.rs`, `Shared::claim_put_off` in `engine/run.rs` | the same: they push while they hold the task, and ring behind |
 //! | `Shared::wake_all` in `engine/run.rs` | pushes without a ring, on another thread than the one that turns the engine |
-//! | `Doorbell::arm` in `clock/parking.rs` | weaker than `SeqCst`, or called after the last look |
+//! | `Doorbell::arm` in `wake/doorbell.rs` | weaker than `SeqCst`, or called after the last look |
 //! | `Doorbell::answer`, the same | rings although the exchange has failed (a herd), or does not although it has succeeded |
-//! | `Parker::park`, the same | takes the token without looking at it first |
+//! | `Parker::park` in `clock/parking.rs` | takes the token without looking at it first |
 //! | `Parker::park_on_timer`, the same | says that it sleeps on the timer before the timer is set, or after the lock is released |
 //! | `Ticker::sleep` in `engine/tick_thread.rs` | another order than arm, look, sleep |
 //! | `Engine::can_wait` in `engine/next_wakeup.rs` | looks at what it has taken in, and not at what it has left |
@@ -158,8 +214,13 @@
 //! | `Engine::threshold`, the same | does not agree with `served_at`: a task of the same tick rings, or an earlier one does not |
 //! | `Driver::turn` in `scheduler/driver.rs` | looks before it arms |
 //! | `Shared::stop` in `engine/shared.rs` | rings before `is_closing` is set |
+//! | `SleepState::wake_for` in `wake/mod.rs` | returns what wakes a sleeper and does not mark it, or the other way round |
+//! | `WaitList::leave` in `wake/wait_list.rs` | hands nothing on |
+//! | `DelayedWorkQueue::wait` in `pool/queue.rs` | releases the lock between the look and `set_asleep` |
+//! | `look_before_sleep` in `delay/shared.rs` | looks at the shards before it has stored that all deadlines ask at the line |
+//! | `Shared::go_to_sleep` in `message_loop/inbox.rs` | the same as in the queue, or is not the loop's last step |
 //! | [`Clock::sleep`](crate::Clock::sleep) of a user's clock | ignores the sleeper, or sleeps without looking at its token |
 //!
-//! The models `tests/models/sleep.rs`, `lanes.rs` and `whole.rs` try all interleavings of the real code, and
-//! `scripts/litmus.py` all executions of the protocols `doorbell`, `ready-list` and `close` on weak memory. `PROOF.md`
-//! lists which of them fails without which ordering.
+//! The models `tests/models/takers.rs`, `delays.rs`, `loops.rs`, `sleep.rs`, `lanes.rs` and `whole.rs` try all interleavings
+//! of the real code, and `scripts/litmus.py` all executions of the protocols `doorbell`, `ready-list` and `close` on weak
+//! memory. `PROOF.md` lists which of them fails without which ordering.

@@ -10,13 +10,13 @@ use std::time::Instant;
 
 use super::shared::{Shared, with_lane};
 use super::this_thread;
+use crate::backpressure::Flow;
 use crate::clock::tick::{Moment, Times};
-use crate::engine::error::{Refused, ScheduleError};
 use crate::engine::intake::Intake;
 use crate::engine::intake::lane::{Filled, Pushed, Record};
 use crate::engine::slots::task::{Repetition, Vacancy};
 use crate::engine::slots::{Content, Wake, task};
-use crate::executor::backpressure::Flow;
+use crate::error::{Refused, ScheduleError};
 use crate::executor::own_executor::OwnExecutor;
 use crate::platform::panics::quietly;
 use crate::wheel::entry::{Entry, Runner, SchedulerId, TaskKey};
@@ -111,7 +111,7 @@ impl Shared {
         };
         // The closure is in its holder before its record is in a lane: the engine may run the task as soon as it sees
         // the record.
-        let key = vacancy.fill(task, repetition, executor, deadline);
+        let key = vacancy.fill(task, repetition, executor, deadline, self.id);
         // The entry names the runner, so that the tick thread need not look into the holder, which is a cache
         // miss.
         let runner = match executor {

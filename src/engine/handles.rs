@@ -82,19 +82,17 @@ fn reset_to(
     // A deadline that moves further away changes only the holder. The lane of the calling thread knows the timeline,
     // so not even the scheduler is looked up. Everything else needs the scheduler.
     let to = shared::moment_at(scheduler, to);
-    let done = to.and_then(|to| deadline::postpone(key, to));
-    done.unwrap_or_else(|| reset_there(key, scheduler, when)) == Reset::Done
+    let done = to.and_then(|to| deadline::postpone(key, scheduler, to));
+    done.unwrap_or_else(|| reset_there(key, when)) == Reset::Done
 }
 
 /// Moves the deadline of a task at the scheduler that it belongs to now.
 #[cold]
-fn reset_there(key: TaskKey, first: SchedulerId, when: When) -> Reset {
+fn reset_there(key: TaskKey, when: When) -> Reset {
     loop {
         // A leftover may be moved to another scheduler between this look and the reset. The reset finds that out while
         // it holds the task, and the loop looks again.
-        let there = task::scheduler_now(key, first);
-        let shared = shared::shared_at(there).or_else(|| shared::find(there));
-        let Some(shared) = shared else { return Reset::TooLate };
+        let Some(shared) = task::scheduler(key).and_then(shared::at) else { return Reset::TooLate };
         match shared.reset(key, when) {
             Reset::Elsewhere => {} // it has moved in the meantime
             done => return done,
@@ -103,15 +101,14 @@ fn reset_there(key: TaskKey, first: SchedulerId, when: When) -> Reset {
 }
 
 /// Returns when a task is due that waits, with the timeline on which that moment is.
-pub(crate) fn deadline(key: TaskKey, first: SchedulerId) -> Option<(Moment, Timeline)> {
+pub(crate) fn deadline(key: TaskKey) -> Option<(Moment, Timeline)> {
     loop {
         // A moment means nothing without its timeline, so both have to be of the same scheduler: look at the scheduler
         // before and after.
-        let there = task::scheduler_now(key, first);
+        let there = task::scheduler(key)?;
         let deadline = deadline::deadline(key)?;
-        if task::scheduler_now(key, first) == there {
-            let shared = shared::shared_at(there).or_else(|| shared::find(there))?;
-            return Some((deadline, shared.watch.timeline));
+        if task::scheduler(key) == Some(there) {
+            return Some((deadline, shared::at(there)?.watch.timeline));
         }
     }
 }

@@ -21,15 +21,15 @@
 //! | --- | --- |
 //! | here | the turn, which takes in and advances |
 //! | [`dispatch`] | hands over what is due, and retries what was refused |
-//! | [`outbox`] | what is remembered of executors: the tasks in flight and the [`retry_queue`] of each |
+//! | [`outbox`] | what is remembered of executors: the tasks [`in_flight`] and the [`retry_queue`] of each |
 //! | [`next_wakeup`] | the end of a turn: tidies, and says when to turn again |
 //! | [`shutdown`] | the last turn |
 
 pub(crate) mod admit;
 mod bounds;
 mod dispatch;
-pub(crate) mod error;
 pub(crate) mod handles;
+mod in_flight;
 pub(crate) mod intake;
 mod next_wakeup;
 mod outbox;
@@ -42,6 +42,7 @@ pub(crate) mod slots;
 pub(crate) mod termination;
 pub(crate) mod this_thread;
 pub(crate) mod tick_thread;
+mod waiting_runs;
 
 use std::sync::Arc;
 use std::task::Waker;

@@ -25,21 +25,21 @@ use std::sync::{Arc, LazyLock, Mutex, Weak};
 use std::time::Duration;
 
 use super::this_thread;
+use crate::backpressure::Backlog;
 use crate::clock::clocks::SystemClock;
 use crate::clock::clocks::Watch;
-use crate::clock::parking::Doorbell;
 use crate::clock::tick::Moment;
 use crate::clock::timeline::Timeline;
 use crate::engine::intake::Intake;
 use crate::engine::intake::lane::{Lane, LaneWriter};
 use crate::engine::slots::trim;
 use crate::engine::termination::Termination;
-use crate::executor::backpressure::Backlog;
 use crate::executor::own_executor::ExecutorTable;
 use crate::observe::Hooks;
 use crate::observe::stats::{Counter, Stats};
 use crate::platform::panics::quietly;
 use crate::platform::sync::{Ordering, local, lock_std};
+use crate::wake::doorbell::Doorbell;
 use crate::wheel::entry::SchedulerId;
 
 /// How many tasks of one executor may be due and not started before producers of further ones are held back.
@@ -359,9 +359,9 @@ pub(super) fn moment_at(
     })
 }
 
-/// Returns the scheduler of this id, if the calling thread has a lane there.
-pub(super) fn shared_at(scheduler: SchedulerId) -> Option<Arc<Shared>> {
-    look(scheduler, |held| held.shared.upgrade())
+/// Returns the scheduler of this id, if it is alive: from the calling thread's lane there, or from the registry.
+pub(super) fn at(scheduler: SchedulerId) -> Option<Arc<Shared>> {
+    look(scheduler, |held| held.shared.upgrade()).or_else(|| find(scheduler))
 }
 
 /// Puts the lane at this scheduler first, and takes one if the thread has none.

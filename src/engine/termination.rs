@@ -31,13 +31,13 @@ use std::sync::PoisonError;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
-use super::this_thread;
+use super::waiting_runs::{WaitingRuns, holds_up, waits_from_now_on};
 use crate::clock::repeat::Kind;
 use crate::clock::tick::Moment;
 use crate::engine::slots::{Phase, deadline, task};
 use crate::platform::panics::quietly;
 use crate::platform::sync::{
-    AtomicBool, Condvar, IS_MODEL, InOrder, Mutex, MutexGuard, Ordering, global, lock,
+    AtomicBool, Condvar, IS_MODEL, InOrder, Mutex, MutexGuard, Ordering, lock,
 };
 use crate::wheel::entry::{Entry, TaskKey};
 
@@ -552,55 +552,4 @@ impl Termination {
     pub(crate) fn forget(&self, waiter: u64) -> Option<Waker> {
         self.lock().wakers.remove(&waiter)
     }
-}
-
-// ----- runs that wait --------------------------------------------------------------------------
-
-// The runs whose threads wait for the end of a scheduler, each as often as it waits.
-global!(WAITING: Mutex<Vec<TaskKey>> = Mutex::new(Vec::new()));
-
-/// The runs of the calling thread, which count as waiting until this is dropped.
-struct WaitingRuns(Vec<TaskKey>);
-
-impl WaitingRuns {
-    fn begin() -> WaitingRuns {
-        // Noted before the first look, so of two closes inside of runs at least one sees the other.
-        let runs = this_thread::all_runs();
-        if !runs.is_empty() {
-            lock(&WAITING).extend(&runs);
-        }
-        WaitingRuns(runs)
-    }
-}
-
-impl Drop for WaitingRuns {
-    fn drop(&mut self) {
-        if self.0.is_empty() {
-            return;
-        }
-        let mut waiting = lock(&WAITING);
-        for run in &self.0 {
-            let at = waiting.iter().position(|waits| waits == run);
-            at.map(|at| waiting.swap_remove(at));
-        }
-    }
-}
-
-/// Counts the runs of a thread that polls as waiting from now on.
-fn waits_from_now_on() {
-    let runs = this_thread::all_runs();
-    if !runs.is_empty() {
-        let mut waiting = lock(&WAITING);
-        // Nobody tells when a future is dropped, or for how long it waits. So its runs count as waiting until they are
-        // over.
-        waiting.retain(|run| !task::is_over(*run) && !runs.contains(run));
-        waiting.extend(&runs);
-    }
-}
-
-/// Returns true if the calling thread has to wait for this run.
-fn holds_up(key: TaskKey) -> bool {
-    // A close inside of a run waits neither for that run, nor for runs whose threads wait for an end themselves, of
-    // whatever scheduler. So no two of them wait for each other.
-    !this_thread::is_in_a_run() || !(this_thread::runs(key) || lock(&WAITING).contains(&key))
 }

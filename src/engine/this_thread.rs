@@ -3,7 +3,7 @@
 
 use std::cell::{Cell, RefCell};
 
-use crate::executor::backpressure::Wait;
+use crate::backpressure::Wait;
 use crate::platform::sync::local;
 use crate::wheel::entry::{SchedulerId, TaskKey};
 

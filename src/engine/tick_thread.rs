@@ -103,16 +103,16 @@ mod tests {
     use super::*;
     use crate::clock::clocks::SystemClock;
     use crate::clock::clocks::Watch;
-    use crate::clock::parking::Doorbell;
     use crate::clock::timeline::Timeline;
     use crate::engine::Precision;
-    use crate::engine::error::ScheduleError;
     use crate::engine::shared::{Settings, Shared};
     use crate::engine::slots::OneShot;
     use crate::engine::slots::task::Repetition;
     use crate::engine::termination::after;
+    use crate::error::ScheduleError;
     use crate::executor::Inline;
     use crate::observe::{Hooks, PanicHook};
+    use crate::wake::doorbell::Doorbell;
 
     type Report = (&'static str, Option<String>);
 

@@ -9,10 +9,8 @@
 //! | [`own_executor`] | executors of single tasks, and how the tick thread finds them |
 //! | [`thread_pool`] | [`ThreadPool`], the default |
 //! | `runtimes` | tokio and rayon |
-//! | [`backpressure`] | holds producers back that are far ahead of a queue |
 //! | [`deadlock`] | refuses a wait that would never end |
 
-pub(crate) mod backpressure;
 pub(crate) mod deadlock;
 pub(crate) mod due;
 pub(crate) mod own_executor;

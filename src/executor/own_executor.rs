@@ -7,7 +7,7 @@
 use std::sync::{Arc, Mutex, Weak};
 
 use super::Executor;
-use crate::executor::backpressure::Backlog;
+use crate::backpressure::Backlog;
 use crate::platform::sync::lock_std;
 
 /// An executor other than the scheduler's default one.

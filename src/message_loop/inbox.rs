@@ -1,21 +1,14 @@
 //! The part of a loop that all threads share: the inbox, the wake-ups, and the order to quit.
 //!
-//! ```text
-//!                  run or turned                              nothing to do
-//!   NotRunning <-----------------------------> Awake -------------------------> Asleep(until)
-//!        |         the outermost run ends      ^   ^                                |
-//!        '--- something comes: a wake ---------'   '---- something comes that ------'
-//!                                                        cannot wait: a wake; or a new turn
-//! ```
+//! The loop is one sleeper under the lock of the inbox (WAKE-2). Of it alone:
 //!
-//! - INBOX-1 Falling asleep is the loop's last step before it waits, after everything that could post. Under one lock
-//!   the loop finds that nothing has come, and says until when it sleeps. A poster adds its task under the same lock,
-//!   so one of the two sees the other. From then on a wake is a token that the pump keeps until it waits, so no wake
-//!   between that step and the wait is lost. The pump never waits longer than the loop has said, because posters rely
-//!   on that.
-//! - INBOX-2 A post to a loop that sleeps wakes it only if the task is due before `until`. While a loop runs tasks,
-//!   idle handlers and destructors it is awake, so their posts wake nobody. A post from the loop's own thread does wake
-//!   a loop that sleeps, because then another event loop has made the call, and may be about to wait.
+//! - INBOX-1 Falling asleep is the loop's last step before it waits, after everything that could post. The pump never
+//!   waits longer than the loop has said, because posters rely on that.
+//! - INBOX-2 While a loop runs tasks, idle handlers and destructors it is awake, so their posts wake nobody. A loop that
+//!   is not run counts as asleep without end. Its own thread looks into the inbox when it runs the loop, so a post from
+//!   there wakes only an event loop of another library, through the waker of
+//!   [`wake_with`](super::LoopBuilder::wake_with). A post from its own thread does wake a loop that sleeps between two
+//!   turns or in its pump, because then another event loop has made the call, and may be about to wait.
 //! - INBOX-3 The order to quit is given under the lock, so each post comes either before or after it. The loop finds a
 //!   task that came before, and a task that comes after is given back.
 //! - INBOX-4 No closure, destructor, clock, pump or waker is called while the inbox is locked, or while a part of the
@@ -23,7 +16,7 @@
 //! - INBOX-5 `changed` says that something other than an immediate task has come. It spares the loop's thread the lock
 //!   in most turns. It is written under the lock, so it is exact there. Without the lock it is a hint, which may be late
 //!   because it is Relaxed. A late hint costs one turn, because the loop always takes the lock before it sleeps.
-//! - INBOX-6 A thread that posts much faster than the loop runs is [held back](crate::executor::backpressure), after
+//! - INBOX-6 A thread that posts much faster than the loop runs is [held back](crate::backpressure), after
 //!   its task was taken, and with no lock held. The measure is the number of immediate tasks in the inbox, plus the delayed
 //!   tasks that have come since the loop last looked at them, or that were overdue then. Never held back are the loop's own
 //!   thread, a wake of a future, a reply, and a scheduler that hands a task over, because other threads wait for these.
@@ -48,10 +41,11 @@ use super::entry::QueuedTask;
 use super::queue::SMALL;
 use super::run_loop::Quit;
 use super::turn;
+use crate::backpressure::{Backpressure, Flow, PendingLimit};
 use crate::clock::epoch::Epoch;
-use crate::executor::backpressure::{Backpressure, Flow, PendingLimit};
 use crate::job::{AtomicPosition, Due, Job, Next, Owner, Place, Position, Run, Work};
 use crate::platform::sync::{AtomicBool, Mutex, MutexGuard, Ordering, lock};
+use crate::wake::SleepState;
 use crate::wheel::Wheel;
 use crate::{Cancellable, Clock, PanicHook, ScheduleError};
 
@@ -98,7 +92,10 @@ struct Inbox {
     /// immediate task that was reset to this time, until its turn comes.
     delayed: Wheel<Option<QueuedTask>>,
     to_drop: Vec<ToDrop>,
-    state: LoopState,
+    /// Whether the loop has to be woken, and for what. Each of the `wakers` is called then.
+    sleep: SleepState<Instant, ()>,
+    /// The loop is run or turned (INBOX-2).
+    is_run: bool,
     quit: Quit,
     /// The loop has drained the inbox for the last time.
     is_gone: bool,
@@ -106,19 +103,6 @@ struct Inbox {
     cancelled: usize,
     /// How many delayed tasks have come since the loop last looked at them, and how many were overdue then (INBOX-6).
     delayed_ahead: usize,
-}
-
-/// What the loop's thread does, as far as a post needs to know.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum LoopState {
-    /// The loop is neither run nor turned. Its own thread may be about to do so, so a post from there wakes only a
-    /// event loop of another library, through the waker of [`wake_with`](super::LoopBuilder::wake_with).
-    #[default]
-    NotRunning,
-    /// The loop will drain the inbox before it sleeps.
-    Awake,
-    /// The loop waits, or is about to: until this instant, or `None` until it is woken.
-    Asleep(Option<Instant>),
 }
 
 /// Where a task comes from.
@@ -159,6 +143,10 @@ impl Inbox {
         self.delayed.next_expiry_within(LOOK).map(|tick| epoch.instant(tick))
     }
 
+    fn set_awake(&mut self) {
+        (self.sleep, self.is_run) = (SleepState::Awake, true);
+    }
+
     fn file(&mut self, deadline: u64, task: QueuedTask) {
         let key = self.delayed.insert(deadline, Some(task));
         let filed = self.delayed.get(key).and_then(Option::as_ref);
@@ -190,7 +178,8 @@ impl Shared {
             immediate: VecDeque::new(),
             delayed: Wheel::new(BUCKETS).with_granularity(GRANULARITY).starting_at(Epoch::ORIGIN),
             to_drop: Vec::new(),
-            state: LoopState::NotRunning,
+            sleep: SleepState::Asleep(None, ()),
+            is_run: false,
             quit: Quit::No,
             is_gone: false,
             cancelled: 0,
@@ -281,22 +270,17 @@ impl Shared {
     }
 
     /// Returns true if the caller has to wake the loop, for something that is due at `deadline`, or at once. The next
-    /// caller finds the loop awake (INBOX-2).
+    /// caller finds the loop awake (WAKE-2).
     #[inline] // see `enqueue`
     fn claim_wake(&self, inbox: &mut Inbox, deadline: Option<Instant>) -> bool {
-        let must_wake = match (inbox.state, deadline) {
-            (LoopState::Awake, _) => false,
-            // For a later task the loop wakes up in time by itself (INBOX-1).
-            (LoopState::Asleep(Some(until)), Some(deadline)) => deadline < until,
-            (LoopState::Asleep(_), _) => true,
-            // Its own thread will look into the inbox when it runs the loop. Another library's event loop may sleep before.
-            (LoopState::NotRunning, _) => self.wakers.len() > 1 || !turn::is_current(self),
+        // Its own thread will look into the inbox when it runs the loop. Another library's event loop may sleep before.
+        let comes_by_itself = !inbox.is_run && self.wakers.len() == 1 && turn::is_current(self);
+        let woken = match deadline {
+            _ if comes_by_itself => None,
+            Some(deadline) => inbox.sleep.wake_for(deadline),
+            None => inbox.sleep.wake(),
         };
-        if must_wake {
-            // One wake-up suffices: the loop drains the inbox before it sleeps again.
-            inbox.state = LoopState::Awake;
-        }
-        must_wake
+        woken.is_some()
     }
 
     /// Wakes the loop if `must_wake` says so. The inbox must not be locked (INBOX-4).
@@ -373,7 +357,7 @@ impl Shared {
         let mut inbox = self.inbox();
         // Under the lock, so what comes later says so again (INBOX-5).
         self.changed.store(false, Ordering::Relaxed);
-        inbox.state = LoopState::Awake;
+        inbox.set_awake();
         if immediate.is_empty() {
             std::mem::swap(immediate, &mut inbox.immediate);
             inbox.cancelled = 0;
@@ -407,13 +391,20 @@ impl Shared {
         let until = inbox.look(self.epoch);
         let sleeps = inbox.immediate.is_empty() && !self.has_changed();
         if sleeps {
-            inbox.state = LoopState::Asleep(until);
+            inbox.sleep = SleepState::Asleep(until, ());
         }
         (sleeps, until)
     }
 
-    pub(super) fn set_state(&self, state: LoopState) {
-        self.inbox().state = state;
+    /// Notes that the loop is called again. From here on posts wake nobody.
+    pub(super) fn wake_up(&self) {
+        self.inbox().set_awake();
+    }
+
+    /// Notes that the loop is run no more (INBOX-2).
+    pub(super) fn end_run(&self) {
+        let mut inbox = self.inbox();
+        (inbox.sleep, inbox.is_run) = (SleepState::Asleep(None, ()), false);
     }
 
     /// Ends a loop that was told to quit and has nothing left to do, unless something has come in.
@@ -453,11 +444,11 @@ impl Shared {
         assert!(self.has_changed() || is_told, "a lost hint (INBOX-5)");
         let is_over = inbox.is_empty() && inbox.quit == Quit::Now;
         assert!(is_over || !inbox.is_gone, "a post to a loop that is gone (INBOX-3)");
-        if let LoopState::Asleep(until) = inbox.state {
+        if inbox.is_run && matches!(inbox.sleep, SleepState::Asleep(..)) {
             let first = inbox.look(self.epoch);
-            let is_later = first.is_none_or(|first| until.is_some_and(|until| first >= until));
-            let sleeps = is_asleep && inbox.immediate.is_empty() && is_later;
-            assert!(sleeps, "it was not woken (INBOX-2)");
+            let sleeps_past = first.is_some_and(|first| inbox.sleep.sleeps_past(first));
+            let sleeps = is_asleep && inbox.immediate.is_empty() && !sleeps_past;
+            assert!(sleeps, "it was not woken (WAKE-2)");
         }
     }
 }

@@ -16,7 +16,7 @@ use super::pump::{DefaultPump, MessagePump};
 use super::run_loop::Quit;
 use super::runner::TaskRunner;
 use super::turn::{self, IdleKey, LoopCore};
-use crate::executor::backpressure::PendingLimit;
+use crate::backpressure::PendingLimit;
 use crate::platform::impls::impl_debug;
 use crate::{Clock, PanicHook, Repeat, SystemClock, TaskPanic};
 

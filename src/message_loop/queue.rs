@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::entry::QueuedTask;
-use super::inbox::{LoopState, Shared};
+use super::inbox::Shared;
 use super::run_loop::Quit;
 use crate::job::Owner;
 
@@ -120,9 +120,9 @@ impl LoopQueue {
 
     /// Notes that the loop is called again.
     pub(super) fn wake_up(&self) {
-        // From here on posts wake nobody. Most calls find the loop awake, and take no lock.
+        // Most calls find the loop awake, and take no lock.
         if self.is_asleep.replace(false) {
-            self.shared.set_state(LoopState::Awake);
+            self.shared.wake_up();
         }
     }
 

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use super::entry::QueuedTask;
-use super::inbox::{LoopState, OutOfQueue, Shared};
+use super::inbox::{OutOfQueue, Shared};
 use super::local::LocalTable;
 use super::looper::Next;
 use super::pump::{Delegate, MessagePump};
@@ -337,7 +337,7 @@ impl Drop for RunGuard<'_> {
         let waits = run.is_some_and(|run| run.kind == RunKind::Turn);
         // Between two turns the loop stays awake or asleep, so that posts wake its caller no more often than they must.
         if !waits && self.0.runs.borrow().is_empty() {
-            self.0.shared.set_state(LoopState::NotRunning);
+            self.0.shared.end_run();
         }
     }
 }

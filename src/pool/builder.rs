@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::scheduled::ScheduledThreadPool;
 use super::shared::Shared;
 use super::workers::{ThreadFactory, WorkerSettings};
-use crate::executor::backpressure::PendingLimit;
+use crate::backpressure::PendingLimit;
 use crate::platform::impls::impl_debug;
 use crate::{BuildError, Clock, PanicHook, SystemClock, TaskPanic};
 

@@ -61,7 +61,6 @@ mod queue;
 mod scheduled;
 mod shared;
 mod task;
-pub(crate) mod waiters;
 mod workers;
 
 pub use builder::{PoolBuilder, ShutdownPolicy};

@@ -1,5 +1,4 @@
-//! The queue: one lock around a [`Wheel`] of items and a [`WaitList`] of takers. [`waiters`](super::waiters) tells how
-//! takers wait.
+//! The queue: one lock around a [`Wheel`] of items and a [`WaitList`] of takers, whose file tells how they wait.
 //!
 //! - A taker reads the clock before it takes the lock. When the lock is taken, this reading may be a little
 //!   old, but never ahead of the clock. So no item comes out early. If the head has become due in between, the taker
@@ -11,12 +10,12 @@ use std::fmt;
 use std::num::NonZeroU64;
 use std::ops::ControlFlow::{self, Break, Continue};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use super::waiters::{Ticket, WaitList};
 use crate::clock::epoch::Epoch;
+use crate::platform::sync::{Mutex, MutexGuard, lock};
+use crate::wake::wait_list::{Ticket, WaitList};
 use crate::wheel::{Wheel, WheelKey};
 use crate::{Clock, Sleeper, SystemClock};
 
@@ -224,7 +223,7 @@ impl<T> DelayedWorkQueue<T> {
         };
         let key = state.wheel.insert(tick, item);
         note(key);
-        let leader = state.waiters.leader_to_wake(deadline); // if the item is the head (QUEUE-2)
+        let leader = state.waiters.leader_to_wake(deadline); // if the item is the head (WAKE-2)
         let now = now.filter(|_| state.wheel.len() > SHORT);
         let due = now.and_then(|now| state.first_due(now));
         drop(state);
@@ -315,7 +314,7 @@ impl<T> DelayedWorkQueue<T> {
     }
 
     pub(super) fn remove_at(&self, key: WheelKey) -> Option<T> {
-        self.lock().wheel.remove(key) // which wakes nobody (QUEUE-2)
+        self.lock().wheel.remove(key) // which wakes nobody (WAKE-2)
     }
 
     /// Moves an item to another deadline, due or not, in O(1). Returns its key, which stays the same, or `None` if it is gone
@@ -360,7 +359,7 @@ impl<T> DelayedWorkQueue<T> {
         let tick = state.epoch.number(deadline);
         state.wheel.reset(key, tick);
         // If the item was the head and is due later, the leader wakes up once in vain.
-        let leader = state.waiters.leader_to_wake(deadline); // if the item is the head (QUEUE-2)
+        let leader = state.waiters.leader_to_wake(deadline); // if the item is the head (WAKE-2)
         drop(state);
         leader.into_iter().for_each(Waker::wake);
         true
@@ -415,7 +414,7 @@ impl<T> DelayedWorkQueue<T> {
         let now = self.clock.now(); // before the lock, so it may be old, but is never ahead of the clock
         let mut due = Vec::new();
         loop {
-            // In portions, so that others get the lock in between. Taking items out wakes nobody (QUEUE-2).
+            // In portions, so that others get the lock in between. Taking items out wakes nobody (WAKE-2).
             let mut state = self.lock();
             let before = due.len();
             due.extend(std::iter::from_fn(|| state.take_due(now)).take(PORTION));
@@ -466,7 +465,7 @@ impl<T> DelayedWorkQueue<T> {
     /// Takes all items out, like [`drain`](DelayedWorkQueue::drain), each with its deadline.
     pub(super) fn take_all(&self) -> Vec<(Instant, T)> {
         let mut state = self.lock();
-        let (epoch, mut all) = (state.epoch, state.wheel.take_all()); // which wakes nobody (QUEUE-2)
+        let (epoch, mut all) = (state.epoch, state.wheel.take_all()); // which wakes nobody (WAKE-2)
         drop(state);
         all.sort_unstable_by_key(|(deadline, order, _)| (*deadline, *order));
         all.into_iter().map(|(deadline, _, item)| (epoch.instant(deadline), item)).collect()
@@ -500,7 +499,7 @@ impl<T> DelayedWorkQueue<T> {
 
     /// A poisoned lock is taken too, because no user code can panic under it (QUEUE-4).
     fn lock(&self) -> MutexGuard<'_, State<T>> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.state);
         if cfg!(debug_assertions) {
             state.check_now_and_then();
         }
@@ -572,9 +571,8 @@ struct LeaveOnDrop<'a, T> {
 impl<T> Drop for LeaveOnDrop<'_, T> {
     fn drop(&mut self) {
         let mut state = self.queue.lock();
-        let mine = state.waiters.leave(self.ticket);
-        // If the leader has left, the next leader may sleep too long (QUEUE-2).
-        let leader = state.not_before().and_then(|head| state.waiters.leader_to_wake(head));
+        let head = state.not_before();
+        let (mine, leader) = state.waiters.leave(self.ticket, head);
         drop(state);
         drop(mine);
         leader.into_iter().for_each(Waker::wake);

@@ -9,8 +9,8 @@ use super::builder::{AroundRuns, ShutdownPolicy};
 use super::queue::{DelayedWorkQueue, SHORT};
 use super::task::QueuedTask;
 use super::workers::{WorkerSettings, Workers};
-use crate::executor::backpressure::PendingLimit;
-use crate::executor::backpressure::{Backpressure, Flow};
+use crate::backpressure::PendingLimit;
+use crate::backpressure::{Backpressure, Flow};
 use crate::{Clock, PanicHook};
 
 /// A thread that brings tasks is held back when the head of the queue is overdue by more than this, and more than

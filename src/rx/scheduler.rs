@@ -6,7 +6,7 @@ use super::drain::RetryQueue;
 use super::serial::SerialQueue;
 use super::timer::Timers;
 use super::worker::Worker;
-use crate::executor::backpressure::PendingLimit;
+use crate::backpressure::PendingLimit;
 use crate::platform::impls::impl_debug;
 use crate::{Executor, PanicHook, Schedule, Scheduler, TaskPanic};
 

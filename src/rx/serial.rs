@@ -34,7 +34,7 @@
 //!   deadline. They are due too.
 //! - The executor, the clock, tasks, and destructors of any of these are called with no lock held.
 //! - A thread that brings tasks much faster than they run is held back, after its task was taken in and with no lock
-//!   held: [`backpressure`](crate::executor::backpressure). Only the incoming tasks count, so delayed tasks hold nobody
+//!   held: [`backpressure`](crate::backpressure). Only the incoming tasks count, so delayed tasks hold nobody
 //!   back before they are due.
 
 use std::collections::VecDeque;
@@ -49,9 +49,8 @@ use super::delayed::{Delayed, DelayedTask, Entry, SMALL, Ticket, Timer, Wait};
 use super::drain::{self, Drain, RetryQueue};
 use super::timer::{Timers, When, cancel_timer};
 use super::worker::TaskQueue;
+use crate::backpressure::{Backpressure, Flow, PendingLimit};
 use crate::clock::epoch::Epoch;
-use crate::executor::backpressure::PendingLimit;
-use crate::executor::backpressure::{Backpressure, Flow};
 use crate::job::{AtomicPosition, Due, Next, Owner, Position};
 use crate::platform::panics::caught;
 use crate::platform::sync::{Mutex, MutexGuard, Ordering, lock};

@@ -13,10 +13,10 @@ use std::time::Instant;
 
 use super::{Scheduler, in_force};
 use crate::engine::admit::WakeAt;
-use crate::engine::error::ScheduleError;
 use crate::engine::handles;
 use crate::engine::shared::Shared;
 use crate::engine::slots::{Thrown, Wake, task};
+use crate::error::ScheduleError;
 use crate::executor::deadlock::OwnTimer;
 use crate::platform::impls::impl_debug;
 use crate::platform::panics::caught;
@@ -153,7 +153,6 @@ impl Scheduler {
 #[must_use = "dropping it cancels it"]
 pub struct Alarm {
     key: TaskKey,
-    scheduler: SchedulerId,
     /// The waker's data and vtable, which tell it from other wakers.
     target: Target,
     /// It counts as a task of the scheduler.
@@ -176,7 +175,7 @@ impl Alarm {
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "measured: row S4-pending of `benches/peers`")]
     fn new(woken: WakeAt, scheduler: &Shared, waker: &Waker, is_counted: bool) -> Option<Alarm> {
-        let (target, scheduler_id) = (target(waker), scheduler.id);
+        let target = target(waker);
         match woken {
             WakeAt::Now => None,
             WakeAt::Pending(key) => {
@@ -184,14 +183,14 @@ impl Alarm {
                 let is_served_here =
                     || scheduler.is_turned_here() || in_force::is_driven_here(scheduler.id);
                 let own_timer = OwnTimer::note(waker, is_served_here);
-                Some(Alarm { key, scheduler: scheduler_id, target, is_counted, own_timer })
+                Some(Alarm { key, target, is_counted, own_timer })
             }
             WakeAt::Later => {
                 // The engine is far behind, so the waker is not kept. The task polls again, and its thread never
                 // sleeps here (PRESSURE-3).
                 waker.wake_by_ref();
                 let (key, own_timer) = (TaskKey::NONE, None);
-                Some(Alarm { key, scheduler: scheduler_id, target, is_counted, own_timer })
+                Some(Alarm { key, target, is_counted, own_timer })
             }
         }
     }
@@ -213,32 +212,33 @@ impl Alarm {
     /// Cancels the alarm, and returns the waker. Returns `None` if it has been woken, or is just being woken.
     pub fn into_waker(mut self) -> Option<Waker> {
         // `Drop` will find that the alarm is cancelled already.
-        self.cancel()
+        self.cancel().map(|(waker, _)| waker)
     }
 
     #[inline]
-    fn cancel(&mut self) -> Option<Waker> {
+    fn cancel(&mut self) -> Option<(Waker, SchedulerId)> {
         self.own_timer = None; // before another thread can have the waker
         // Without a handle, the end of an alarm needs no note: `is_pending` looks at the holder.
-        let task = task::cancel(self.key, |_| ()).ok()?;
+        let (cancelled, scheduler) = task::cancel(self.key);
+        let task = cancelled.ok()?;
         if self.is_counted {
-            handles::count_cancel::<true>(self.scheduler, task.was_pending());
+            handles::count_cancel::<true>(scheduler, task.was_pending());
         } else {
-            handles::count_cancel::<false>(self.scheduler, task.was_pending());
+            handles::count_cancel::<false>(scheduler, task.was_pending());
         }
         // Counted before the holder is free, as the tick thread does (ALARM-1).
         let (waker, over) = task.take_waker();
         over.end();
-        Some(waker)
+        Some((waker, scheduler))
     }
 }
 
 impl Drop for Alarm {
     fn drop(&mut self) {
-        let waker = self.cancel();
+        let Some((waker, scheduler)) = self.cancel() else { return };
         // A waker's `Drop` is user code, so its panic is reported (S9).
         if let Err(panic) = caught(|| drop(waker)) {
-            handles::report(self.scheduler, Thrown { name: "a waker", panics: vec![panic] });
+            handles::report(scheduler, Thrown { name: "a waker", panics: vec![panic] });
         }
     }
 }

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use super::driver::Driver;
 use super::in_force;
 use crate::clock::parking::Sleeper;
-use crate::engine::error::Stalled;
+use crate::error::Stalled;
 
 /// How often a thread looks for what others have scheduled, on a clock that runs by itself, while nothing is pending.
 const LOOK: Duration = Duration::from_millis(1);

@@ -7,16 +7,17 @@ use std::time::Duration;
 use super::Scheduler;
 use crate::clock::clocks::Watch;
 use crate::clock::clocks::{Clock, ManualClock, SystemClock};
-use crate::clock::parking::{Doorbell, Sleeper};
+use crate::clock::parking::Sleeper;
 use crate::clock::timeline::Timeline;
-use crate::engine::error::BuildError;
 use crate::engine::shared::{Settings, Shared};
 use crate::engine::tick_thread;
 use crate::engine::{Engine, Precision};
+use crate::error::BuildError;
 use crate::executor::{DueTask, ExecuteOutcome, Executor, Inline, ThreadPool};
 use crate::observe::{Hooks, Observer, PanicHook, TaskPanic};
 use crate::platform::impls::impl_debug;
 use crate::scheduler::driver::{Driver, EngineCell};
+use crate::wake::doorbell::Doorbell;
 
 /// Sets the options of a scheduler, and makes it: see [`Scheduler::builder`].
 ///

@@ -251,7 +251,7 @@ impl Cancellable {
     pub fn deadline(&self) -> Option<Instant> {
         match &self.0 {
             Inner::Task(task) => {
-                let (deadline, timeline) = handles::deadline(task.key, task.scheduler)?;
+                let (deadline, timeline) = handles::deadline(task.key)?;
                 Some(timeline.instant(deadline))
             }
             Inner::Other(other) => other.deadline(),
@@ -356,6 +356,7 @@ type SharedOutcome = Arc<AtomicBool>;
 /// The handle of a task of a scheduler.
 struct TaskHandle {
     key: TaskKey,
+    /// The one that gave out the handle. The task may have moved to another one since.
     scheduler: SchedulerId,
     /// True if this very handle has won the cancel.
     cancelled: AtomicBool,
@@ -372,12 +373,10 @@ impl TaskHandle {
     }
 
     fn cancel(&self) -> bool {
-        // The cancel is counted at the scheduler to which the task belongs now.
-        let mut scheduler = self.scheduler;
-        match task::cancel(self.key, |there| scheduler = there) {
-            Ok(task) => self.end(task, scheduler),
-            Err(NotEnded::Doomed) => self.note_doomed(scheduler),
-            Err(NotEnded::Lost) => return false,
+        match task::cancel(self.key) {
+            (Ok(task), scheduler) => self.end(task, scheduler),
+            (Err(NotEnded::Doomed), scheduler) => self.note_doomed(scheduler),
+            (Err(NotEnded::Lost), _) => return false,
         }
         true
     }

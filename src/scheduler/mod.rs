@@ -28,11 +28,11 @@ use std::time::{Duration, Instant};
 use once_cell::sync::OnceCell;
 
 use self::driver::EngineCell;
-use crate::engine::error::{BuildError, CloseError};
 use crate::engine::shared::{MOST_OVERDUE, Shared};
 use crate::engine::slots::state::EXECUTORS;
 use crate::engine::termination::{self, Leaver};
 use crate::engine::this_thread;
+use crate::error::{BuildError, CloseError};
 use crate::executor::Executor;
 use crate::executor::deadlock::PoolThreads;
 use crate::executor::own_executor::OwnExecutor;

@@ -19,8 +19,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::clock::repeat::{Period, Repeat};
-use crate::engine::error::ScheduleError;
 use crate::engine::slots::Named;
+use crate::error::ScheduleError;
 use crate::observe::trace;
 use crate::platform::impls::call_target;
 use crate::scheduler::Scheduler;

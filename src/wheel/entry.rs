@@ -37,6 +37,17 @@ pub(crate) struct SchedulerId(NonZeroU32);
 impl SchedulerId {
     pub(crate) const FIRST: SchedulerId = SchedulerId(NonZeroU32::MIN);
 
+    /// Returns the id with this number.
+    #[inline]
+    pub(crate) fn of(number: u32) -> SchedulerId {
+        NonZeroU32::new(number).map_or(SchedulerId::FIRST, SchedulerId)
+    }
+
+    #[inline]
+    pub(crate) fn number(self) -> u32 {
+        self.0.get()
+    }
+
     /// Returns the next id, and the first again after the last.
     pub(crate) fn next(self) -> SchedulerId {
         self.0.checked_add(1).map_or(SchedulerId::FIRST, SchedulerId)

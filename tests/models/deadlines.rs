@@ -202,7 +202,8 @@ fn models_reset_against_close() {
 fn models_a_reset_that_the_engine_refuses_against_claim() {
     loom::model(|| {
         let vacancy = Vacancy::take().expect("a page of them");
-        let key = vacancy.fill(OneShot(|| ()), Repetition::NONE, None, Moment(5));
+        let key =
+            vacancy.fill(OneShot(|| ()), Repetition::NONE, None, Moment(5), SchedulerId::FIRST);
         let entry = entry_of(key);
         let times = Times { now: Moment(0), deadline: Moment(3) };
         let resetter = thread::spawn(move || {
@@ -386,13 +387,15 @@ fn models_a_look_at_the_deadline_against_reuse() {
 fn models_postpone_against_claim() {
     loom::model(|| {
         let vacancy = Vacancy::take().expect("a page of them");
-        let key = vacancy.fill(OneShot(|| ()), Repetition::NONE, None, Moment(5));
+        let key =
+            vacancy.fill(OneShot(|| ()), Repetition::NONE, None, Moment(5), SchedulerId::FIRST);
         let entry = entry_of(key);
         let claim = |filed: &mut Option<Entry>| {
             let announce = |again, _| filed.replace(again).is_none();
             super::deadlines::claim(entry, announce)
         };
-        let resetter = thread::spawn(move || deadline::postpone(key, Moment(9)));
+        let resetter =
+            thread::spawn(move || deadline::postpone(key, SchedulerId::FIRST, Moment(9)));
         let mut filed = None;
         let claimed = claim(&mut filed);
         let postponed = resetter.join().unwrap();
@@ -406,7 +409,7 @@ fn models_postpone_against_claim() {
                 assert_eq!(postponed, Some(Reset::Done));
                 assert_eq!(filed, Some(entry.filed_again(Moment(9), entry.number() + 1)));
                 assert_eq!(deadline::deadline(key), Some(Moment(9)));
-                let task = task::cancel(key, |_| ()).ok().expect("it is pending");
+                let task = task::cancel(key).0.ok().expect("it is pending");
                 task.discard().1.end();
             }
         }

@@ -43,7 +43,13 @@ impl Ledger {
 fn schedule(ledger: &Arc<Ledger>) -> TaskKey {
     let capture = Capture(Arc::clone(ledger));
     let task = OneShot(move || _ = capture.0.runs.fetch_add(1, Ordering::Relaxed));
-    Vacancy::take().expect("a page of them").fill(task, Repetition::NONE, None, Moment(1))
+    Vacancy::take().expect("a page of them").fill(
+        task,
+        Repetition::NONE,
+        None,
+        Moment(1),
+        SchedulerId::FIRST,
+    )
 }
 
 /// Returns the first entry of a task.
@@ -67,7 +73,7 @@ fn run(key: TaskKey) -> bool {
 }
 
 fn cancel(key: TaskKey) -> bool {
-    match task::cancel(key, |_| ()) {
+    match task::cancel(key).0 {
         Ok(task) => _ = task.discard().1.end(),
         Err(NotEnded::Doomed) => {}
         Err(_) => return false,
@@ -118,7 +124,13 @@ fn models_rearm_against_cancel() {
             ControlFlow::Continue(())
         }));
         let rate = Repetition { kind: Kind::RateBurst, period: 1 };
-        let key = Vacancy::take().expect("a page of them").fill(task, rate, None, Moment(1));
+        let key = Vacancy::take().expect("a page of them").fill(
+            task,
+            rate,
+            None,
+            Moment(1),
+            SchedulerId::FIRST,
+        );
         let runner = thread::spawn(move || {
             let mut entry = entry_of(key);
             for _ in 0..2 {
@@ -157,8 +169,13 @@ fn models_done_shows_what_was_done() {
         let result = Arc::new(AtomicU64::new(0));
         let write = Arc::clone(&result);
         let task = OneShot(move || write.store(7, Ordering::Relaxed));
-        let key =
-            Vacancy::take().expect("a page of them").fill(task, Repetition::NONE, None, Moment(1));
+        let key = Vacancy::take().expect("a page of them").fill(
+            task,
+            Repetition::NONE,
+            None,
+            Moment(1),
+            SchedulerId::FIRST,
+        );
         let handle = Cancellable::new(key, SchedulerId::FIRST);
         let reader = thread::spawn(move || {
             if handle.is_done() {

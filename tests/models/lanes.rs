@@ -5,12 +5,12 @@ use std::sync::Arc;
 use loom::sync::atomic::AtomicBool;
 use loom::thread;
 
-use crate::clock::parking::Doorbell;
 use crate::clock::tick::Moment;
 use crate::engine::intake::Intake;
 use crate::engine::intake::lane::{LaneReader, LaneWriter, Record};
 use crate::engine::intake::reader::IntakeReader;
 use crate::platform::sync::Ordering;
+use crate::wake::doorbell::Doorbell;
 use crate::wheel::entry::Entry;
 
 fn record(name: u64) -> Record {

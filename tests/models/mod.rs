@@ -20,6 +20,7 @@
 //! | [`lanes`] | push, take, close; the ready list; the order by count | `published`: swap, load, close; `listed`: load, clearing; the head of the ready list: push, load, take; the count |
 //! | [`loops`] | the wake event of a message loop: post, end, quit handle, what is dropped on the loop's thread, each against a loop that goes to sleep; a wake and a cancel against the poll of a future | none: all is under locks |
 //! | [`sleep`] | arm, look, sleep, against publish and ring | the threshold: arming and load |
+//! | [`takers`] | the takers of a queue, a leader and its followers, against offers, resets, a leader that leaves, and a close | none: all is under a lock |
 //! | [`workers`] | the drain of `rx::Worker`: schedule, run, cancel, dispose, refusal, series | a job's `is_over`: Release, Acquire; all else is under locks |
 //! | [`whole`] | the scheduler with its thread: schedule, cancel, close | all of them together |
 
@@ -33,6 +34,7 @@ mod holders;
 mod lanes;
 mod loops;
 mod sleep;
+mod takers;
 pub(crate) mod threads;
 mod whole;
 mod workers;

@@ -6,9 +6,10 @@ use std::time::Duration;
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
 
-use crate::clock::parking::{Doorbell, Sleeper};
+use crate::clock::parking::Sleeper;
 use crate::clock::tick::Moment;
 use crate::platform::sync::InOrder;
+use crate::wake::doorbell::Doorbell;
 
 /// A producer publishes and rings, and the sleeper arms, looks, and sleeps (WAKE-1). A lost wake-up is a deadlock,
 /// which loom reports.

@@ -23,8 +23,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
 
-use crate::engine::error::Refused;
-use crate::executor::backpressure::{Backpressure, PendingLimit};
+use crate::backpressure::{Backpressure, PendingLimit};
+use crate::error::Refused;
 use crate::observe::stats::{Counter, Counts};
 use crate::platform::sync::{
     AtomicBool, AtomicU64, ExchangeInOrder, InOrder, LANE_BLOCK as BLOCK, Ordering, lock_std,

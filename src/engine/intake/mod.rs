@@ -22,7 +22,7 @@
 //!
 //! **The bound.** Writers count the blocks that they fill, all together, and the reader those that it empties. When the
 //! difference is more than `BLOCKS_AHEAD`, writers are held back (see
-//! [`backpressure`](crate::executor::backpressure)), each at the border of a block.
+//! [`backpressure`](crate::backpressure)), each at the border of a block.
 //!
 //! - INTAKE-1 A record is published by one swap on the lane, and the swap's old value tells whether the lane was
 //!   closed. So each task is either seen by the engine's last look, or refused, and never both (S20).
@@ -42,7 +42,7 @@ use std::sync::Arc;
 use crossbeam_utils::CachePadded;
 
 use self::lane::{Filled, Lane, LaneReader, LaneWriter, Signals};
-use crate::executor::backpressure::{Backpressure, Flow, PendingLimit};
+use crate::backpressure::{Backpressure, Flow, PendingLimit};
 use crate::observe::stats::Counter;
 use crate::platform::sync::{AtomicBool, AtomicU64, Mutex, Ordering, lock};
 

@@ -25,7 +25,7 @@
 //!   finds it at its end. A series is still at the end of its run, and a leftover is still one.
 
 use super::blocks;
-use super::holder::{self, TaskHolder, entry};
+use super::holder::{TaskHolder, entry};
 use super::state::{Phase, Word};
 use super::task::Running;
 use crate::clock::tick::{Moment, Times};
@@ -111,13 +111,13 @@ fn look(key: TaskKey, is_such: impl Fn(Word) -> bool) -> Option<Moment> {
 
 // ----- resets ----------------------------------------------------------------------------------
 
-/// Moves the deadline of a pending task further away, if the task has not moved to another scheduler and is no series.
-/// `None` if only [`reset`] can tell.
+/// Moves the deadline of a pending task of this scheduler further away, if the task is no series. `None` if only
+/// [`reset`] can tell.
 #[inline]
-pub(crate) fn postpone(key: TaskKey, to: Moment) -> Option<Reset> {
+pub(crate) fn postpone(key: TaskKey, scheduler: SchedulerId, to: Moment) -> Option<Reset> {
     let holder = blocks::holder(key.slot)?;
     // A series is moved to now at the earliest, and now is not known here.
-    let is_plain = |word: Word| holder.is_of(key) && !word.has_moved() && !word.is_series();
+    let is_plain = |word: Word| holder.is_at(key, scheduler) && !word.is_series();
     let word = holder.word.hold(is_plain, Phase::Pending)?;
     let deadline = holder.deadline();
     // An entry that is filed too early is found out when it comes out. One that is filed too late would run late.
@@ -162,7 +162,7 @@ pub(crate) fn reset(
             Phase::Free | Phase::Doomed | Phase::Ending => return Reset::TooLate,
         };
         let Some(word) = holder.word.hold(|_| holder.is_of(key), from) else { continue };
-        if word.has_moved() && holder::moved_to(key) != Some(scheduler) {
+        if !holder.is_at(key, scheduler) {
             // The other scheduler may have another timeline, in which `to` means something else.
             holder.word.put_back(word);
             return Reset::Elsewhere;

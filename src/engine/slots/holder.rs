@@ -1,10 +1,10 @@
 //! The memory of one task: 64 bytes, one cache line, and beside it an [`Annex`], which few tasks need.
 //!
 //! ```text
-//!    0        8          16            24                              64
-//!    +--------+----------+-------------+-------------------------------+
-//!    | word   | deadline | birth, past | closure: a table and 32 bytes |
-//!    +--------+----------+-------------+-------------------------------+
+//!    0        8          16             24                              64
+//!    +--------+----------+--------------+-------------------------------+
+//!    | word   | deadline | birth, whose | closure: a table and 32 bytes |
+//!    +--------+----------+--------------+-------------------------------+
 //!      all threads race    written before the word        the body: belongs to one thread at a time
 //! ```
 //!
@@ -15,15 +15,14 @@
 //! - HOLDER-2 Only one thread at a time touches the body: the one that fills a vacancy, the runner, the thread that holds
 //!   the task, or a canceller that has won. The task's own executor, in the annex, belongs to the body.
 
-use std::collections::HashMap;
 use std::mem::MaybeUninit;
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::Arc;
 
 use super::closure::{Closure, Content};
 use super::state::{AtomicWord, Phase, Word};
 use crate::clock::tick::Moment;
 use crate::executor::own_executor::OwnExecutor;
-use crate::platform::sync::{AtomicU64, IS_MODEL, Ordering, UnsafeCell, in_models, lock_std};
+use crate::platform::sync::{AtomicU64, IS_MODEL, Ordering, UnsafeCell, in_models};
 use crate::wheel::entry::{Entry, Runner, SchedulerId, TaskKey};
 
 #[repr(C, align(64))]
@@ -31,8 +30,8 @@ pub(crate) struct TaskHolder {
     pub(super) word: AtomicWord,
     /// When the next run is due: see [`deadline`](super::deadline).
     deadline: AtomicU64,
-    /// By which handles know the task (WORD-4).
-    births: AtomicU64,
+    /// By which handles know the task, and the scheduler that it belongs to (WORD-4).
+    identity: AtomicU64,
     pub(super) closure: UnsafeCell<MaybeUninit<Closure>>,
 }
 
@@ -49,7 +48,7 @@ impl TaskHolder {
             TaskHolder {
                 word: AtomicWord::new(),
                 deadline: AtomicU64::new(0),
-                births: AtomicU64::new(0),
+                identity: AtomicU64::new(0),
                 closure: UnsafeCell::new(MaybeUninit::uninit()),
             }
         }
@@ -59,28 +58,41 @@ impl TaskHolder {
         /// Does what the system does to a holder whose page it takes.
         pub(crate) fn wipe(&self) {
             self.word.wipe();
-            self.births.store(0, Ordering::Relaxed);
+            self.identity.store(0, Ordering::Relaxed);
         }
     }
 
-    /// Returns the births of the task that is in the holder, or was the last one there, and of those before it. The word is
-    /// to be loaded before (WORD-4). Acquire: pairs with the Release in `set_births`, so a thread that finds a later task
-    /// sees what came before that task.
+    /// Returns the birth of the task that is in the holder, or was the last one there, and the scheduler that it belongs
+    /// to. The word is to be loaded before (WORD-4). Acquire: pairs with the Release in `set_identity`, so a thread that
+    /// finds a later task sees what came before that task.
     #[inline]
-    pub(super) fn births(&self) -> Births {
-        Births(self.births.load(Ordering::Acquire))
+    pub(super) fn identity(&self) -> (u32, SchedulerId) {
+        let identity = self.identity.load(Ordering::Acquire);
+        ((identity >> 32) as u32, SchedulerId::of(identity as u32))
     }
 
-    /// The caller fills the holder.
+    /// The caller fills the holder, or holds the task, which moves to another scheduler.
     #[inline]
-    pub(super) fn set_births(&self, births: Births) {
-        self.births.store(births.0, Ordering::Release);
+    pub(super) fn set_identity(&self, birth: u32, scheduler: SchedulerId) {
+        self.identity.store(identity(birth, scheduler), Ordering::Release);
+    }
+
+    /// Returns the key of the task that is in the holder of this slot, or was the last one there.
+    #[inline]
+    pub(super) fn key(&self, slot: u32) -> TaskKey {
+        TaskKey::new(slot, self.identity().0)
     }
 
     /// Returns true if the task of this key is in the holder, or was the last one there.
     #[inline]
     pub(super) fn is_of(&self, key: TaskKey) -> bool {
-        self.births().last() == key.birth()
+        self.identity().0 == key.birth()
+    }
+
+    /// Returns true if the task of this key is in the holder, or was the last one there, and belongs to this scheduler.
+    #[inline]
+    pub(super) fn is_at(&self, key: TaskKey, scheduler: SchedulerId) -> bool {
+        self.identity.load(Ordering::Acquire) == identity(key.birth(), scheduler)
     }
 
     /// Acquire: pairs with the Release in `set_deadline`. A thread that reads the deadline of a later task than it meant
@@ -134,6 +146,10 @@ impl TaskHolder {
     }
 }
 
+fn identity(birth: u32, scheduler: SchedulerId) -> u64 {
+    u64::from(birth) << 32 | u64::from(scheduler.number())
+}
+
 /// What belongs to a holder, and only few tasks need. It lies elsewhere, so that the others do not pay for it. All
 /// accesses to the numbers are Relaxed: each is written before a word is published, and read by threads that have seen
 /// that word, or do not care.
@@ -168,75 +184,6 @@ pub(super) fn entry(slot: u32, word: Word, deadline: Moment, now: Moment) -> Ent
     Entry::new(slot, word.number(), deadline, deadline <= now, runner, word.is_series())
 }
 
-/// The birth of a task, which is the number of its first filing, and what became of the four tasks that had the holder
-/// before it.
-///
-/// From the low end there are eight bits for each of the four: a bit that is set if a cancel has ended it, and in seven
-/// bits the difference to the birth after it, or 0 if that is not known. The birth is in the upper half.
-#[derive(Clone, Copy)]
-pub(super) struct Births(u64);
-
-impl Births {
-    #[inline]
-    pub(super) fn last(self) -> u32 {
-        (self.0 >> 32) as u32
-    }
-
-    /// Returns the births when another task is born.
-    #[inline]
-    pub(super) fn followed_by(self, birth: u32, was_cancelled: bool) -> Births {
-        let since = birth.wrapping_sub(self.last());
-        let before = if since < 1 << 7 { since << 1 | u32::from(was_cancelled) } else { 0 };
-        Births(u64::from(birth) << 32 | u64::from((self.0 as u32) << 8 | before))
-    }
-
-    /// Returns true if one of the four tasks before the last one has this birth, and was ended by a cancel.
-    pub(super) fn was_cancelled(self, birth: u32) -> bool {
-        let mut each = self.last();
-        for before in (self.0 as u32).to_le_bytes() {
-            each = each.wrapping_sub(u32::from(before >> 1));
-            if before >> 1 == 0 || each == birth {
-                return before & 1 == 1 && each == birth;
-            }
-        }
-        false
-    }
-}
-
-// ----- where tasks have moved ------------------------------------------------------------------
-
-/// The schedulers of tasks that have moved. A handle knows the scheduler that gave it out, and a leftover that moves to
-/// another one keeps its holder, and so its handles. Its word says that it has moved, and this table says where to. A
-/// task is put in before its word says so, and is removed when its holder is freed.
-static MOVED: LazyLock<Mutex<HashMap<TaskKey, SchedulerId>>> = LazyLock::new(Mutex::default);
-
-/// Notes that a task belongs to this scheduler from now on. The caller holds the task.
-pub(super) fn note_move(key: TaskKey, scheduler: SchedulerId) {
-    lock_std(&MOVED).insert(key, scheduler);
-}
-
-/// Returns the scheduler that a task which has moved belongs to now.
-#[cold]
-#[inline(never)]
-pub(super) fn moved_to(key: TaskKey) -> Option<SchedulerId> {
-    lock_std(&MOVED).get(&key).copied()
-}
-
-/// Removes a task that is over, and gives back what a large move has left of the table.
-#[cold]
-#[inline(never)]
-pub(super) fn forget_move(key: TaskKey) {
-    const WORTH_SHRINKING: usize = 1024;
-    let mut table = lock_std(&MOVED);
-    table.remove(&key);
-    // A close of a scheduler with a million tasks may move them all at once. That should not be paid for until the end
-    // of the process.
-    let few = table.len();
-    if table.capacity() > WORTH_SHRINKING.max(8 * few) {
-        table.shrink_to(2 * few);
-    }
-}
-
 // ----- how slots are numbered ------------------------------------------------------------------
 
 /// There are at most 2^28 slots, which is 268 million. So a slot number leaves four bits of a `u32` free.
@@ -250,26 +197,4 @@ pub(super) const PAGE: usize = 64;
 /// Returns the index of a slot in its block.
 pub(super) fn index_of(slot: u32) -> usize {
     slot as usize & ((1 << BLOCK_BITS) - 1)
-}
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_holder_remembers_the_outcomes_of_four_tasks() {
-        let mut births = Births(0);
-        let mut was_cancelled = false;
-        for (birth, is_cancelled) in [(1, true), (2, false), (5, true), (6, true), (90, false)] {
-            births = births.followed_by(birth, was_cancelled);
-            was_cancelled = is_cancelled;
-        }
-        assert_eq!(births.last(), 90);
-        let told: Vec<u32> = (0..100).filter(|birth| births.was_cancelled(*birth)).collect();
-        assert_eq!(told, [1, 5, 6]);
-        let births = births.followed_by(91, false);
-        assert!(!births.was_cancelled(1) && births.was_cancelled(5), "the fifth one is forgotten");
-        let births = births.followed_by(1000, true);
-        assert!(!(0..1000).any(|birth| births.was_cancelled(birth)), "they are too far apart");
-    }
 }

@@ -27,7 +27,7 @@
 //! | --- | --- |
 //! | [`state`] | the word: the rule of filing numbers, phases, transitions |
 //! | [`closure`] | a closure without its type |
-//! | [`holder`] | the memory of one task, and which scheduler it has moved to |
+//! | [`holder`] | the memory of one task |
 //! | [`blocks`], [`depot`], [`magazines`] | the memory of all holders, and the free ones: of the process, and of a thread |
 //! | [`task`] | a task in its holder, by its owner: fill, cancel, run, drop, move |
 //! | [`deadline`] | resets, claims, and the next run of a series |

@@ -8,7 +8,8 @@
 //! the present holder, swapped for each repetition and set to null by a cancel.)
 //!
 //! The word does not identify the task, as a handle needs it. For that, a [`TaskKey`](crate::wheel::entry::TaskKey) has
-//! the number of the task's first filing, its *birth*, and the holder has it too, beside the word.
+//! the number of the task's first filing, its *birth*. The holder has it too, beside the word, and with it the scheduler
+//! that the task belongs to, which changes if a leftover moves.
 //!
 //! ```text
 //!              fill                       claim                      end
@@ -49,14 +50,14 @@
 //!   task before is done. A slot passes from owner to owner under the depot's lock, or within one thread. `birth` is
 //!   written before `fill` and read after a load of the word. So a thread that finds its own task's birth has a word of
 //!   this task, or one that has been exchanged since.
-//! - WORD-5 A task is held only for a moment: for some instructions and, if it moves or has moved, a look into the table
-//!   of moved tasks, and if it gets a new entry, a push into a lane. No user code runs in the meantime. The number of a
+//! - WORD-5 A task is held only for a moment: for some instructions and, if it gets a new entry, a push into a lane. No user
+//!   code runs in the meantime. The number of a
 //!   held task may be about to change, so it proves nothing. A thread that wants to change the task waits until it is put
 //!   back. A thread that only looks takes any entry of its slot for live.
 //!
 //! The word also carries what seldom changes in the life of a task: the kind of repetition, the number of the task's own
-//! executor, whether the task has moved to another scheduler, and whether its entry is filed under
-//! another time than its deadline. The word of a free holder says whether the last task ended by a cancel.
+//! executor, and whether its entry is filed under another time than its deadline. The word of a free holder says whether
+//! the last task ended by a cancel.
 
 use crate::clock::repeat::Kind;
 use crate::platform::sync::{AtomicU64, ExchangeInOrder, InOrder, Ordering, Patience, in_models};
@@ -75,14 +76,13 @@ pub(crate) enum Phase {
     Ending = 6,
 }
 
-/// One value of the word. From the low end: phase 3 bits, kind 3, cancelled 1, one unused, moved 1, executor 19, put off 1,
-/// three unused, number 32.
+/// One value of the word. From the low end: phase 3 bits, kind 3, cancelled 1, two unused, executor 19, put off 1, three
+/// unused, number 32.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Word(u64);
 
 const KIND_AT: u32 = 3;
 const CANCELLED: u64 = 1 << 6;
-const MOVED: u64 = 1 << 8;
 const EXECUTOR_AT: u32 = 9;
 const PUT_OFF: u64 = 1 << 28;
 const NUMBER_AT: u32 = 32;
@@ -165,12 +165,6 @@ impl Word {
         (self.0 >> EXECUTOR_AT) as u32 & (EXECUTORS - 1)
     }
 
-    /// Returns true if the task belongs to another scheduler than the one that gave out its handle.
-    #[inline]
-    pub(crate) fn has_moved(self) -> bool {
-        self.0 & MOVED != 0
-    }
-
     /// Returns true if the holder is free, and its last task ended by a cancel.
     pub(crate) fn ended_by_cancel(self) -> bool {
         self.is_in(Phase::Free) && self.0 & CANCELLED != 0
@@ -207,7 +201,7 @@ impl Word {
     /// Returns the word of the same task, filed at another scheduler, on the executor of this number there.
     pub(super) fn moved(self, executor: u32) -> Word {
         let without = self.filed_again().0 & !(u64::from(EXECUTORS - 1) << EXECUTOR_AT);
-        Word(without | u64::from(executor) << EXECUTOR_AT | MOVED)
+        Word(without | u64::from(executor) << EXECUTOR_AT)
     }
 
     /// Returns the word of the holder when it is free for the next task.
@@ -336,13 +330,10 @@ impl AtomicWord {
     /// owns the body. A series that runs is `Doomed` instead. The cancel is lost if the task had run, was running, or was
     /// cancelled before, or is not the one that is meant.
     ///
-    /// `has_moved` is called between the look at a task that has moved and the exchange.
+    /// `is_meant` is called between the last look at the word and the exchange. Each move to another scheduler changes the
+    /// word, so what `is_meant` has seen of the task is right if the cancel wins.
     #[inline]
-    pub(super) fn cancel(
-        &self,
-        is_meant: impl Fn() -> bool,
-        mut has_moved: impl FnMut(),
-    ) -> Result<Word, NotEnded> {
+    pub(super) fn cancel(&self, mut is_meant: impl FnMut() -> bool) -> Result<Word, NotEnded> {
         let mut patience = Patience::default();
         let mut seen = self.load();
         loop {
@@ -361,10 +352,6 @@ impl AtomicWord {
             } else {
                 return Err(NotEnded::Lost);
             };
-            // Told before the exchange: a look-up needs the task in the table, and its end removes it from there.
-            if seen.has_moved() {
-                has_moved();
-            }
             // `SeqCst`, because handles that share their outcome rely on one order of cancels and of their own loads.
             match self.exchange(seen, next) {
                 Ok(()) if next.is_in(Phase::Doomed) => return Err(NotEnded::Doomed),
@@ -404,7 +391,7 @@ mod tests {
 
     /// Returns the phase before the cancel, if the cancel won.
     fn cancel(task: &AtomicWord) -> Option<Phase> {
-        match task.cancel(|| true, || ()) {
+        match task.cancel(|| true) {
             Ok(word) => Some(word.phase()),
             Err(NotEnded::Doomed) => Some(Phase::Running),
             Err(_) => None,
@@ -424,7 +411,7 @@ mod tests {
         assert_eq!(word.number(), u32::MAX >> 1);
         assert_eq!((word.kind(), word.executor()), (Kind::Gap, EXECUTORS - 1));
         assert_eq!(word.in_phase(Phase::Returned).phase(), Phase::Returned);
-        assert!(!word.has_moved() && !word.is_worn() && !word.ended_by_cancel());
+        assert!(!word.is_worn() && !word.ended_by_cancel());
     }
 
     #[test]
@@ -444,7 +431,7 @@ mod tests {
     #[test]
     fn s10_a_stale_entry_or_handle_changes_nothing() {
         let task = filled(Kind::Once);
-        assert!(task.cancel(|| false, || ()).is_err());
+        assert!(task.cancel(|| false).is_err());
         assert!(claim(&task, |word| word.number() == 6).is_none());
         assert!(claim(&task, is_7).is_some());
     }
@@ -462,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn s29_a_task_that_has_moved_says_so_and_keeps_the_rest() {
+    fn s29_a_task_that_has_moved_keeps_all_but_its_executor() {
         let task = filled(Kind::Gap);
         assert!(task.transition(is_7, Phase::Running, |_| Phase::Returned).is_none());
         assert!(task.transition(is_7, Phase::Pending, |_| Phase::Returned).is_some());
@@ -471,10 +458,7 @@ mod tests {
         let word = task.load();
         assert_eq!((word.phase(), word.kind()), (Phase::Pending, Kind::Gap));
         assert_eq!((word.number(), word.executor()), (8, EXECUTORS - 1));
-        assert!(word.has_moved());
-        let mut is_told = false;
-        assert!(task.cancel(|| true, || is_told = true).is_ok() && is_told);
-        assert!(!task.vacant().expect("used").has_moved(), "the next task has not");
+        assert!(task.cancel(|| true).is_ok());
     }
 
     #[test]

@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use super::closure::{Closure, Content, Names};
-use super::holder::{self, TaskHolder, entry};
+use super::holder::{TaskHolder, entry};
 use super::state::{NotEnded, Phase, Word};
 use super::{blocks, magazines};
 use crate::clock::repeat::{Kind, Period};
 use crate::clock::tick::{Moment, Times};
-use crate::engine::error::Refused;
+use crate::error::Refused;
 use crate::executor::own_executor::OwnExecutor;
 use crate::platform::panics::{Payload, caught};
 use crate::platform::sync::{Ordering, Patience};
@@ -81,14 +81,11 @@ impl Vacancy {
         repetition: Repetition,
         executor: Option<&Arc<OwnExecutor>>,
         deadline: Moment,
+        scheduler: SchedulerId,
     ) -> TaskKey {
         let Vacancy { slot, holder } = self;
         let Repetition { kind, period } = repetition;
-        // A free holder remembers how its last task ended, and the births pass it on to old handles.
-        let (birth, was_cancelled) = match holder.word.vacant() {
-            Some(word) => (word.number(), word.ended_by_cancel()),
-            None => (first_number(slot), false),
-        };
+        let birth = holder.word.vacant().map_or_else(|| first_number(slot), Word::number);
         // SAFETY: the holder is free, so there is no body (HOLDER-1), and the slot is ours alone (HOLDER-2).
         unsafe { holder.put_closure(task) };
         let number = executor.map_or(0, |own| {
@@ -97,7 +94,7 @@ impl Vacancy {
             own.number
         });
         // Before the word: a thread that sees the new word finds this birth (WORD-4).
-        holder.set_births(holder.births().followed_by(birth, was_cancelled));
+        holder.set_identity(birth, scheduler);
         holder.set_deadline(deadline);
         // A one-shot has no period, and does not touch the annex, which is on another cache line.
         if T::IS_SERIES {
@@ -118,30 +115,31 @@ fn first_number(slot: u32) -> u32 {
 
 // ----- by its key: cancel, look, move -----------------------------------------------------------
 
-/// Cancels a task that is still to run. The caller has to drop its closure and its executor. If the task has moved,
-/// `moved_to` is told the scheduler to which it belongs.
+/// Cancels a task that is still to run. The caller has to drop its closure and its executor. Returns also the scheduler
+/// that the task belonged to.
 #[inline(always)]
 #[expect(
     clippy::inline_always,
     reason = "saves 30 instructions of a handle's cancel: what it returns stays in registers"
 )]
-pub(crate) fn cancel(
-    key: TaskKey,
-    mut moved_to: impl FnMut(SchedulerId),
-) -> Result<Ending, NotEnded> {
+pub(crate) fn cancel(key: TaskKey) -> (Result<Ending, NotEnded>, SchedulerId) {
+    let mut scheduler = SchedulerId::FIRST;
     // The key of no task has slot 0, which may have no memory yet.
-    let holder = blocks::holder(key.slot).ok_or(NotEnded::Lost)?;
-    // Each move gives the task another number, so an exchange that succeeds shows that the last look-up is still right.
-    let look_up = || holder::moved_to(key).into_iter().for_each(&mut moved_to);
-    let word = holder.word.cancel(|| holder.is_of(key), look_up)?;
-    Ok(Ending(Over { key, word, holder }))
+    let Some(holder) = blocks::holder(key.slot) else { return (Err(NotEnded::Lost), scheduler) };
+    let is_meant = || {
+        let birth;
+        (birth, scheduler) = holder.identity();
+        birth == key.birth()
+    };
+    let ended = holder.word.cancel(is_meant).map(|word| Ending(Over { key, word, holder }));
+    (ended, scheduler)
 }
 
 /// Takes back a task that nobody else knows of yet, because its schedule was refused.
 pub(crate) fn withdraw<T: Content>(key: TaskKey) -> T {
-    match cancel(key, |_| ()) {
-        Ok(ending) => ending.take_back(),
-        Err(_) => unreachable!("a task without a handle and without an entry was touched"),
+    match cancel(key) {
+        (Ok(ending), _) => ending.take_back(),
+        (Err(_), _) => unreachable!("a task without a handle and without an entry was touched"),
     }
 }
 
@@ -153,16 +151,12 @@ pub(crate) fn word(key: TaskKey) -> Option<Word> {
     holder.is_of(key).then_some(word)
 }
 
-/// Returns true if the holder tells that the task was cancelled: as long as it is in its last run, and until four other
-/// tasks have used the holder. In one total order with every cancel.
+/// Returns true if the holder tells that the task was cancelled: as long as it is in its last run, and until another task
+/// uses the holder. In one total order with every cancel.
 pub(crate) fn is_known_as_cancelled(key: TaskKey) -> bool {
     let Some(holder) = blocks::holder(key.slot) else { return false };
-    let (word, births) = (holder.word.load_in_order(), holder.births());
-    if births.last() == key.birth() {
-        word.is_in(Phase::Doomed) || word.ended_by_cancel()
-    } else {
-        births.was_cancelled(key.birth())
-    }
+    let word = holder.word.load_in_order();
+    holder.is_of(key) && (word.is_in(Phase::Doomed) || word.ended_by_cancel())
 }
 
 /// Returns true if the task will run, or is in a run and may run again. A task that is held is waited for. In one total
@@ -186,11 +180,10 @@ pub(crate) fn is_over(key: TaskKey) -> bool {
     word(key).is_none_or(|word| word.is_in(Phase::Free))
 }
 
-/// Returns the scheduler that any task belongs to now, if `first` is the one that gave out its handle.
-pub(crate) fn scheduler_now(key: TaskKey, first: SchedulerId) -> SchedulerId {
-    let word = word(key).filter(|word| word.has_moved());
-    let there = word.and_then(|_| holder::moved_to(key));
-    there.unwrap_or(first)
+/// Returns the scheduler that the task belongs to. `None` if a later task has its holder.
+pub(crate) fn scheduler(key: TaskKey) -> Option<SchedulerId> {
+    let (birth, scheduler) = blocks::holder(key.slot)?.identity();
+    (birth == key.birth()).then_some(scheduler)
 }
 
 /// Returns the nanoseconds between the runs of the series in this slot.
@@ -221,8 +214,8 @@ pub(crate) fn move_to(
     let before = holder.deadline();
     let Times { now, deadline } = times(before);
     let moved = word.moved(executor.map_or(0, |own| own.number)).in_phase(Phase::Pending);
-    // Before the word says that the task has moved, so a handle that reads the word finds the scheduler.
-    holder::note_move(key, to);
+    // Before the word has another number, so a cancel that finds that number finds this scheduler.
+    holder.set_identity(key.birth(), to);
     holder.set_deadline(deadline);
     // The engine there may look at the entry at once, and read the number of the executor.
     holder.word.put_back(moved.in_phase(Phase::Held));
@@ -232,9 +225,7 @@ pub(crate) fn move_to(
         holder.word.put_back(moved);
         return Some(Ok(old));
     }
-    // The word still says that it has moved, so the table has to name the old scheduler: handles may have looked
-    // already.
-    holder::note_move(key, from);
+    holder.set_identity(key.birth(), from);
     holder.set_deadline(before);
     holder.word.put_back(word.moved(word.executor()).in_phase(Phase::Returned));
     Some(Err(Refused))
@@ -259,7 +250,7 @@ pub(crate) fn settled(entry: Entry) -> Option<(TaskKey, Word)> {
         if !word.is_in(Phase::Held) && word.number() != entry.number() {
             return None;
         }
-        let key = TaskKey::new(entry.slot(), holder.births().last());
+        let key = holder.key(entry.slot());
         // The birth is that of a later task only if the word has changed by then.
         if !word.is_in(Phase::Held) && holder.word.load() == word {
             return Some((key, word));
@@ -295,7 +286,7 @@ pub(crate) fn give_back(
     let holder = blocks::holder(slot)?;
     // Read before the transition, because after it a canceller may free the holder for another task. The deadline may
     // move in the meantime, and later too, so it is looked up again when it is asked for.
-    let key = TaskKey::new(slot, holder.births().last());
+    let key = holder.key(slot);
     let period = if holder.word.load().is_series() { period(slot) } else { 0 };
     let deadline = holder.deadline();
     let is_it = |word: Word| word.number() == number;
@@ -316,7 +307,7 @@ impl Running {
     /// Claims a task that the caller holds, and that had this word.
     #[inline]
     pub(super) fn begin(slot: u32, held: Word, holder: &'static TaskHolder) -> Running {
-        let key = TaskKey::new(slot, holder.births().last()); // it is held
+        let key = holder.key(slot); // it is held
         let word = held.in_phase(Phase::Running);
         holder.word.put_back(word);
         Running { key, word, holder }
@@ -512,9 +503,6 @@ impl Over {
     )]
     pub(crate) fn end(self) -> TaskKey {
         let Over { key, word, holder } = self;
-        if word.has_moved() {
-            holder::forget_move(key); // before the holder is free, so the table never names a task that is over
-        }
         if !word.waits() {
             holder.word.end(word); // otherwise a cancel has ended it
         }

@@ -1,5 +1,4 @@
-//! The takers that wait in a [`DelayedWorkQueue`](super::DelayedWorkQueue): a leader and its followers. A
-//! [`DelayQueue`](crate::delay::DelayQueue) has the same list.
+//! The takers that wait for a queue: a leader and its followers.
 //!
 //! ```text
 //!                nothing is due: joins the list
@@ -7,34 +6,16 @@
 //!      │                                            │     │                                              │
 //!      │ an item is due, the time is up,            │     └── nothing is due: goes to sleep ─> ASLEEP(until)
 //!      │ or the queue is closed                     │
-//!      └──────────────> gone <──────────────────────┘ leaves the list
+//!      └──────────────> gone <──────────────────────┘ leaves the list, and hands the duty on
 //! ```
 //!
-//! The first waiter in the list is the **leader**. It sleeps until the head of the queue is due. The others are
-//! **followers**: each sleeps until it is woken, or its own time is up. When the leader leaves, with or without an
-//! item, the next waiter becomes the leader.
-//!
-//! | event | woken |
-//! | --- | --- |
-//! | an offer becomes the head | the leader, if it would sleep past the new head's deadline |
-//! | the leader leaves: it took the head, gave up, or its clock panicked | the next leader, if it would sleep past the head's deadline |
-//! | a follower leaves | nobody |
-//! | the head is removed, drained, or taken by a thread that did not wait | nobody |
-//! | the queue is closed | all |
-//!
-//! - If anybody waits, exactly one waiter leads, and only the leader sleeps towards the head's deadline. It
-//!   stays the leader until it leaves. So at most one thread is in [`Clock::sleep`](crate::Clock::sleep) for the sake
-//!   of the head.
-//! - QUEUE-2 Whenever the queue's lock is free, the leader is awake, or sleeps until the head's deadline at the latest.
-//!   A thread that would break this, by an earlier head or by leaving, marks the leader as awake before it releases the
-//!   lock, and wakes it afterwards. So each item has a waiter as long as anybody waits, and several offers of ever
-//!   earlier heads wake the leader once. Taking items out makes the head's deadline later, which breaks nothing. The
-//!   leader then wakes up once in vain. Waking it for each head that is removed would cost more, because most timeouts
-//!   are removed, many of them as heads.
+//! The page [`waking`](crate::docs::waking) tells what the leader has to do, and which event wakes whom (WAKE-6).
 
 use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::task::Waker;
+
+use super::SleepState;
 
 /// Names a waiter in a list. Later waiters have greater tickets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,29 +32,7 @@ pub(crate) struct WaitList<T> {
 
 struct Waiter<T> {
     ticket: Ticket,
-    state: State<T>,
-}
-
-#[derive(Debug)]
-enum State<T> {
-    /// The waiter will look at the queue before it sleeps. Set when it joins, and by the thread that wakes it.
-    Awake,
-    /// The waiter found nothing and sleeps, or has just woken up by itself. `None` is a sleep without end.
-    Asleep(Option<T>, Waker),
-}
-
-impl<T: Copy + Ord> State<T> {
-    fn sleeps_past(&self, deadline: T) -> bool {
-        matches!(self, State::Asleep(until, _) if until.is_none_or(|until| deadline < until))
-    }
-
-    /// Makes the waiter awake, and returns the waker of its sleep.
-    fn wake_up(&mut self) -> Option<Waker> {
-        match std::mem::replace(self, State::Awake) {
-            State::Asleep(_, waker) => Some(waker),
-            State::Awake => None,
-        }
-    }
+    state: SleepState<T, Waker>,
 }
 
 impl<T: Copy + Ord + Debug> WaitList<T> {
@@ -85,7 +44,7 @@ impl<T: Copy + Ord + Debug> WaitList<T> {
     pub(crate) fn join(&mut self) -> Ticket {
         let ticket = self.next;
         self.next = Ticket(ticket.0 + 1);
-        self.waiters.push_back(Waiter { ticket, state: State::Awake });
+        self.waiters.push_back(Waiter { ticket, state: SleepState::Awake });
         ticket
     }
 
@@ -105,48 +64,52 @@ impl<T: Copy + Ord + Debug> WaitList<T> {
     ) -> Option<Waker> {
         let at = self.index_of(ticket)?;
         let state = &mut self.waiters[at].state;
-        let before = state.wake_up();
-        *state = State::Asleep(until, waker);
+        let before = state.wake();
+        *state = SleepState::Asleep(until, waker);
         before
     }
 
-    /// Removes a waiter, and returns its waker, if it has one. If it was the leader, the next waiter leads from now on,
-    /// even if it sleeps.
-    pub(crate) fn leave(&mut self, ticket: Ticket) -> Option<Waker> {
-        let at = self.index_of(ticket)?;
-        self.waiters.remove(at)?.state.wake_up()
+    /// Removes a waiter. If it was the leader, the next waiter leads from now on. Returns the waker of the one that has
+    /// left, which the caller drops, and that of a leader that would sleep past the head, which the caller wakes (WAKE-6).
+    #[must_use]
+    pub(crate) fn leave(
+        &mut self,
+        ticket: Ticket,
+        head: Option<T>,
+    ) -> (Option<Waker>, Option<Waker>) {
+        let left = self.index_of(ticket).and_then(|at| self.waiters.remove(at));
+        let mine = left.and_then(|mut waiter| waiter.state.wake());
+        (mine, head.and_then(|head| self.leader_to_wake(head)))
     }
 
     fn index_of(&self, ticket: Ticket) -> Option<usize> {
         self.waiters.binary_search_by_key(&ticket, |waiter| waiter.ticket).ok()
     }
 
-    /// Returns the waker of a leader that would sleep past the head's deadline, and marks the leader as awake
-    /// (QUEUE-2).
+    /// Returns the waker of a leader that would sleep past the head's deadline, and marks the leader as awake (WAKE-2).
     #[must_use]
     #[inline]
     pub(crate) fn leader_to_wake(&mut self, head: T) -> Option<Waker> {
-        let leader = self.waiters.front_mut().filter(|leader| leader.state.sleeps_past(head))?;
-        leader.state.wake_up()
+        self.waiters.front_mut()?.state.wake_for(head)
     }
 
     /// Returns the wakers of all that sleep, and marks all as awake.
     #[must_use]
     pub(crate) fn all_to_wake(&mut self) -> Vec<Waker> {
-        self.waiters.iter_mut().filter_map(|waiter| waiter.state.wake_up()).collect()
+        self.waiters.iter_mut().filter_map(|waiter| waiter.state.wake()).collect()
     }
 
     pub(crate) fn len(&self) -> usize {
         self.waiters.len()
     }
 
-    /// Asserts that one waiter leads, and QUEUE-2.
+    /// Asserts that one waiter leads, and WAKE-2.
     pub(crate) fn check_invariants(&self, head: Option<T>) {
         assert!(self.waiters.iter().is_sorted_by(|one, next| one.ticket < next.ticket), "tickets");
         let leaders = self.waiters.iter().filter(|waiter| self.leads(waiter.ticket)).count();
         assert_eq!(leaders, usize::from(!self.waiters.is_empty()), "one waiter leads");
         if let (Some(leader), Some(head)) = (self.waiters.front(), head) {
-            assert!(!leader.state.sleeps_past(head), "QUEUE-2: {:?} past {head:?}", leader.state);
+            assert!(!leader.state.sleeps_past(head), "WAKE-2: {:?} past {head:?}", leader.state);
         }
     }
 }
@@ -169,11 +132,23 @@ mod tests {
         assert!(list.leader_to_wake(at(5)).is_none(), "it will be up by then");
         assert!(list.leader_to_wake(at(4)).is_some());
         assert!(list.leader_to_wake(at(3)).is_none(), "woken already");
-        assert!(list.leave(leader).is_none(), "its waker was called");
+        let (mine, next) = list.leave(leader, Some(at(9)));
+        assert!(mine.is_none(), "its waker was called");
         assert!(list.leads(follower));
-        assert!(list.leader_to_wake(at(9)).is_some(), "it would sleep for ever");
+        assert!(next.is_some(), "the follower would sleep for ever");
         assert!(list.set_asleep(follower, Some(at(1)), waker()).is_none());
-        assert!(list.leave(follower).is_some());
+        assert!(list.leave(follower, None).0.is_some());
         assert!(list.leader_to_wake(at(9)).is_none() && list.all_to_wake().is_empty());
+    }
+
+    #[test]
+    fn a_follower_that_leaves_wakes_nobody() {
+        let mut list = WaitList::new();
+        let (leader, follower) = (list.join(), list.join());
+        let waker = || Waker::noop().clone();
+        assert!(list.set_asleep(leader, Some(5), waker()).is_none());
+        assert!(list.set_asleep(follower, None, waker()).is_none());
+        let (mine, next) = list.leave(follower, Some(5));
+        assert!(mine.is_some() && next.is_none() && list.leads(leader));
     }
 }
