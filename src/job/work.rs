@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::Next;
 use crate::observe::trace::{self, CurrentSpan};
-use crate::{DueTask, PanicHook, Period, Repeat, Task};
+use crate::{DueTask, PanicHook, Period, Repeat, ScheduleError, Task, TryScheduleError};
 
 /// What a job does when it runs.
 pub(crate) trait Work: Sized + Send + 'static {
@@ -52,7 +52,7 @@ impl<W: OneShot> Work for W {
 
 /// A closure that is called once, perhaps in a span.
 pub(crate) struct Once<F> {
-    pub(crate) f: F,
+    f: F,
     span: Option<CurrentSpan>,
 }
 
@@ -64,6 +64,11 @@ impl<F> Once<F> {
     /// Returns the closure, to be called in the span that the calling thread is in.
     pub(crate) fn in_span(f: F) -> Once<F> {
         Once { f, span: trace::current_span() }
+    }
+
+    /// Returns the error of work that was refused.
+    pub(crate) fn refused((reason, once): (ScheduleError, Once<F>)) -> TryScheduleError<F> {
+        TryScheduleError::new(reason, once.f)
     }
 }
 
@@ -117,7 +122,7 @@ impl OneShot for DueTask {
 pub(crate) struct Series<F> {
     name: &'static str,
     plan: Plan,
-    pub(crate) f: F,
+    f: F,
 }
 
 /// When a series is due.
@@ -152,9 +157,23 @@ impl Plan {
     }
 }
 
-impl<R: Repeat, F: FnMut() -> R + Send + 'static> Series<F> {
-    pub(crate) fn new(name: &'static str, due: Instant, period: Period, f: F) -> Series<F> {
-        Series { name, plan: Plan { due, period, chosen: None, following: None }, f }
+impl<F> Series<F> {
+    /// Returns a series that is first due at `due`, or `ZeroPeriod` with its closure.
+    pub(crate) fn new(
+        name: &'static str,
+        due: Instant,
+        period: Period,
+        f: F,
+    ) -> Result<Series<F>, TryScheduleError<F>> {
+        if period.duration().is_zero() {
+            return Err(TryScheduleError::new(ScheduleError::ZeroPeriod, f));
+        }
+        Ok(Series { name, plan: Plan { due, period, chosen: None, following: None }, f })
+    }
+
+    /// Returns the error of a series that was refused.
+    pub(crate) fn refused((reason, series): (ScheduleError, Series<F>)) -> TryScheduleError<F> {
+        TryScheduleError::new(reason, series.f)
     }
 }
 

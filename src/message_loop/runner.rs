@@ -210,8 +210,7 @@ impl TaskRunner {
         nests: bool,
         f: F,
     ) -> Posted<F> {
-        let posted = self.shared.post(deadline, nests, Origin::Program, Once::new(f));
-        posted.map_err(|(reason, once)| TryScheduleError::new(reason, once.f))
+        self.shared.post(deadline, nests, Origin::Program, Once::new(f)).map_err(Once::refused)
     }
 
     /// Posts a boxed closure under the name of its type.
@@ -233,14 +232,10 @@ impl TaskRunner {
         name: &'static str,
         f: F,
     ) -> Posted<F> {
-        if period.duration().is_zero() {
-            return Err(TryScheduleError::new(ScheduleError::ZeroPeriod, f));
-        }
         let deadline = self.after(initial);
         let due = deadline.unwrap_or_else(|| self.shared.now());
-        let series = Series::new(name, due, period, f);
-        let posted = self.shared.post(deadline, true, Origin::Program, series);
-        posted.map_err(|(reason, series)| TryScheduleError::new(reason, series.f))
+        let series = Series::new(name, due, period, f)?;
+        self.shared.post(deadline, true, Origin::Program, series).map_err(Series::refused)
     }
 
     /// Drops a closure that was refused.

@@ -126,7 +126,7 @@ impl ScheduledThreadPool {
         f: F,
     ) -> Result<(), TryScheduleError<F>> {
         let now = self.now();
-        self.enqueue(now, now, Once::in_span(f)).map(drop).map_err(refused)
+        self.enqueue(now, now, Once::in_span(f)).map(drop).map_err(Once::refused)
     }
 
     /// Runs a task as soon as a thread is free, and returns a future of its result.
@@ -177,7 +177,7 @@ impl ScheduledThreadPool {
         f: F,
     ) -> Result<ScheduledFuture<T>, TryScheduleError<F>> {
         let now = self.now();
-        let task = self.enqueue(now, after(now, delay), Once::in_span(f)).map_err(refused)?;
+        let task = self.enqueue(now, after(now, delay), Once::in_span(f)).map_err(Once::refused)?;
         Ok(ScheduledFuture::new(task))
     }
 
@@ -270,13 +270,9 @@ impl ScheduledThreadPool {
         name: &'static str,
         f: F,
     ) -> Result<Arc<PoolTask<Series<F>>>, TryScheduleError<F>> {
-        if period.duration().is_zero() {
-            return Err(TryScheduleError::new(ScheduleError::ZeroPeriod, f));
-        }
         let now = self.now();
         let due = after(now, initial);
-        let enqueued = self.enqueue(now, due, Series::new(name, due, period, f));
-        enqueued.map_err(|(reason, series)| TryScheduleError::new(reason, series.f))
+        self.enqueue(now, due, Series::new(name, due, period, f)?).map_err(Series::refused)
     }
 
     /// Brings a task to the pool. Holds the calling thread back if the pool is behind. Work that is refused comes back.
@@ -382,10 +378,6 @@ impl ScheduledThreadPool {
     pub fn await_termination(&self, timeout: Duration) -> bool {
         self.shared().workers.await_termination(timeout)
     }
-}
-
-fn refused<F>((reason, once): (ScheduleError, Once<F>)) -> TryScheduleError<F> {
-    TryScheduleError::new(reason, once.f)
 }
 
 impl fmt::Debug for ScheduledThreadPool {

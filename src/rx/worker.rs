@@ -246,8 +246,7 @@ impl Worker {
         delay: Duration,
         f: F,
     ) -> Result<Cancellable, TryScheduleError<F>> {
-        let given = self.give(When::After(delay), Once::new(f));
-        given.map_err(|(reason, once)| TryScheduleError::new(reason, once.f))
+        self.give(When::After(delay), Once::new(f)).map_err(Once::refused)
     }
 
     /// Runs a task again and again, as the [`Period`] says, or gives it back in the error. A `Duration` is a period of a
@@ -286,13 +285,9 @@ impl Worker {
         name: &'static str,
         f: F,
     ) -> Result<Cancellable, TryScheduleError<F>> {
-        if period.duration().is_zero() {
-            return Err(TryScheduleError::new(ScheduleError::ZeroPeriod, f));
-        }
         let due = later(self.queue.now(), initial);
         let when = if initial.is_zero() { NOW } else { When::At(due) };
-        let given = self.give(when, Series::new(name, due, period, f));
-        given.map_err(|(reason, series)| TryScheduleError::new(reason, series.f))
+        self.give(when, Series::new(name, due, period, f)?).map_err(Series::refused)
     }
 
     /// Schedules work, and holds the calling thread back if too much is queued.
