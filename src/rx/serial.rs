@@ -203,14 +203,15 @@ impl SerialQueue {
         let ticket = wait.ticket.clone();
         match caught(|| self.set_timer(wait)) {
             Ok(Ok(())) => Ok(is_too_long),
-            // Unless it has left: a disposal has cancelled it, or its timer has fired and was refused afterwards.
-            Ok(Err(reason)) => match self.state().delayed.give_up(&ticket) {
-                Some(_) => {
+            Ok(Err(reason)) => {
+                let refused = self.state().delayed.give_up(&ticket);
+                // Otherwise it has left: a disposal has cancelled it, or its timer has fired and was refused afterwards.
+                if refused.is_some() {
                     self.limit.leave();
-                    Err(reason)
+                    return Err(reason);
                 }
-                None => Ok(is_too_long),
-            },
+                Ok(is_too_long)
+            }
             Err(panic) => {
                 self.withdraw(&ticket);
                 resume_unwind(panic) // of a schedule from outside
