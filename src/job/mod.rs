@@ -41,9 +41,10 @@ use std::ops::{ControlFlow, Deref};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use crate::clock::timeline::after;
 use crate::platform::panics::{Payload, caught, discard};
 use crate::platform::sync::{AtomicBool, Mutex, Ordering, lock};
-use crate::{Cancel, PanicHook, Period};
+use crate::{Cancel, PanicHook};
 
 pub(crate) use position::{AtomicPosition, Position};
 pub(crate) use work::{NamedOnce, Once, Plan, Series, Work};
@@ -354,8 +355,7 @@ where
 
     fn reset(&self, delay: Duration) -> bool {
         let Some(now) = self.owner.get().map(|owner| owner.now()) else { return false };
-        // A deadline beyond the range of the clock becomes the latest that it has.
-        self.reset_at(Period::fixed_delay(delay).next_run(now, now))
+        self.reset_at(after(now, delay))
     }
 
     fn reset_at(&self, mut deadline: Instant) -> bool {

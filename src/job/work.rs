@@ -8,6 +8,7 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use super::Next;
+use crate::clock::timeline::after;
 use crate::observe::trace::{self, CurrentSpan};
 use crate::{DueTask, PanicHook, Period, Repeat, ScheduleError, Task, TryScheduleError};
 
@@ -150,7 +151,7 @@ impl Plan {
     pub(super) fn next(&mut self, ended: Instant) -> Next {
         self.due = match (self.following.take(), self.chosen) {
             (Some(moved), _) => moved,
-            (None, Some(delay)) => Period::fixed_delay(delay).next_run(ended, ended),
+            (None, Some(delay)) => after(ended, delay),
             (None, None) => self.period.next_run(self.due, ended),
         };
         Next { due: self.due, ended }

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use super::inbox::{Origin, Shared};
 use super::run_loop::Quit;
 use super::turn;
+use crate::clock::timeline::after;
 use crate::job::{NamedOnce, Once, Owner, Series, Work};
 use crate::scheduler::schedule_boxes_by_name;
 use crate::{
@@ -197,11 +198,7 @@ impl TaskRunner {
     /// Returns the deadline of a task that is to run after `delay`, or `None` for an immediate one. It is at most the
     /// last instant of the clock.
     pub(super) fn after(&self, delay: Duration) -> Option<Instant> {
-        if delay.is_zero() {
-            return None;
-        }
-        let now = self.shared.now();
-        Some(Period::fixed_delay(delay).next_run(now, now))
+        (!delay.is_zero()).then(|| after(self.shared.now(), delay))
     }
 
     fn post_once<F: FnOnce() + Send + 'static>(

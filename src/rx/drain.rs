@@ -38,7 +38,7 @@ use std::time::{Duration, Instant};
 
 use super::delayed::Entry;
 use super::serial::SerialQueue;
-use super::timer::{Timers, cancel_timer, later};
+use super::timer::{Timers, after, cancel_timer};
 use super::worker::TaskQueue;
 use crate::job::{Next, Ran};
 use crate::platform::sync::{Mutex, MutexGuard, Ordering, local, lock};
@@ -195,7 +195,7 @@ impl Drain {
                 if next
                     .inline_since
                     .zip(now)
-                    .is_some_and(|(since, now)| now >= later(since, LONGEST_INLINE))
+                    .is_some_and(|(since, now)| now >= after(since, LONGEST_INLINE))
                 {
                     next.inline_since = None;
                     return Arc::clone(&queue.retries).wait(next, Duration::ZERO);
@@ -319,13 +319,13 @@ impl RetryQueue {
     /// [`Scheduler::global`](crate::Scheduler::global).
     fn schedule(self: &Arc<Self>, number: u64, pause: Duration, is_last_resort: bool) {
         let attempt = Attempt { queue: Some(Arc::clone(self)), number, is_last_resort };
-        let after =
-            |timers: &Timers| timers.schedule(later(timers.now(), pause), move || attempt.run());
+        let set =
+            |timers: &Timers| timers.schedule(after(timers.now(), pause), move || attempt.run());
         // Timers that refuse drop the attempt, and its `Drop` turns to the last resort.
         let timer = if is_last_resort {
-            Timers::of_the_global_scheduler().and_then(|global| after(&global))
+            Timers::of_the_global_scheduler().and_then(|global| set(&global))
         } else {
-            after(&self.timers)
+            set(&self.timers)
         };
         let Ok(timer) = timer else { return };
         let mut state = lock(&self.state);

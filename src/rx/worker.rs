@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::context::{Capture, InContext, both};
 use super::delayed::{Entry, Ticket};
 use super::scheduler::ExecutorScheduler;
-use super::timer::{Timers, When, later};
+use super::timer::{Timers, When, after};
 use crate::job::{Job, NamedOnce, Once, Owner, Series, Work};
 use crate::platform::impls::impl_debug;
 use crate::scheduler::schedule_boxes_by_name;
@@ -285,7 +285,7 @@ impl Worker {
         name: &'static str,
         f: F,
     ) -> Result<Cancellable, TryScheduleError<F>> {
-        let due = later(self.queue.now(), initial);
+        let due = after(self.queue.now(), initial);
         let when = if initial.is_zero() { NOW } else { When::At(due) };
         self.give(when, Series::new(name, due, period, f)?).map_err(Series::refused)
     }

@@ -78,16 +78,6 @@ impl Scheduler {
     pub fn sleep_until(&self, deadline: impl Into<Instant>) -> Sleep {
         Sleep::at(TimeSource::of(self), deadline.into().into_std())
     }
-
-    /// The same as [`sleep`](Scheduler::sleep).
-    pub fn delay(&self, duration: Duration) -> Sleep {
-        self.sleep(duration)
-    }
-
-    /// The same as [`sleep_until`](Scheduler::sleep_until).
-    pub fn delay_until(&self, deadline: impl Into<Instant>) -> Sleep {
-        self.sleep_until(deadline)
-    }
 }
 
 impl Sleep {
