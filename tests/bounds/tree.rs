@@ -57,7 +57,8 @@ const WITHOUT_RANK: &[&str] = &["docs", "lib"];
 const MODELS: &str = "models";
 
 /// The most entries that `src/` may have. Beside the folders of the layers, and those that they stand on, there are what
-/// all of them use: errors, back-pressure, who has to wake whom, and one task of a layer. Each lies at the top because it belongs to none of its users.
+/// all of them use: errors, back-pressure, who has to wake whom, and one task of a layer. Each lies at the top because it
+/// belongs to none of its users.
 const MOST_ENTRIES: usize = 19;
 
 /// The files that have `unsafe` code, each with its reason at the module's declaration.
