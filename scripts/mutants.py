@@ -2,7 +2,7 @@
 """Runs the mutants of `cargo mutants`, and compares who survives with `scripts/survivors.txt`.
 
     scripts/mutants.py                     all of them, an hour on two cores
-    scripts/mutants.py src/wheel src/pool/job   those of files that begin so
+    scripts/mutants.py src/wheel src/job   those of files that begin so
     scripts/mutants.py --listed            those that are listed: does a new test catch some of them?
     scripts/mutants.py --write             writes the new ones to survivors.txt, for a reason to be set above them
 

@@ -169,6 +169,8 @@ mod executor;
 #[cfg(feature = "std")]
 pub mod future;
 #[cfg(feature = "std")]
+mod job;
+#[cfg(feature = "std")]
 pub mod message_loop;
 #[cfg(feature = "std")]
 mod observe;
@@ -213,7 +215,8 @@ pub use observe::{Lateness, Observer, PanicHook, Stats, TaskPanic, WheelView};
 #[cfg(feature = "std")]
 pub use scheduler::{
     Alarm, Builder, Cancel, CancelOnDrop, Cancellable, Driver, Entered, Leftovers, LeftoversIter,
-    PendingTask, RepeatingTask, Schedule, ScheduleExt, Scheduler, Stopping, Task, WeakScheduler,
+    PendingTask, RepeatingTask, Request, Schedule, ScheduleExt, Scheduler, Stopping, Task,
+    WeakScheduler,
 };
 
 /// Lets these types cross a `catch_unwind`. Their state is behind atomics and locks, under which no code of a user runs, so

@@ -59,14 +59,16 @@ pub trait Clock: Send + Sync + 'static {
 
     /// Returns true if two readings, one taken after the other on any threads, always differ. Then these readings keep
     /// tasks of equal deadlines from several threads in order. Otherwise a counter does, which the threads share.
-    #[doc(hidden)] // for the layers of this crate
+    ///
+    /// A clock that wraps another one passes the question on. A wrong true takes the order from equal deadlines (S3).
     fn tells_calls_apart(&self) -> bool {
         false
     }
 
     /// Returns true if this clock runs at the speed of real time. Then the histogram of lateness may use a
     /// reading that is about a microsecond old.
-    #[doc(hidden)] // for the layers of this crate
+    ///
+    /// A clock that wraps another one passes the question on. A wrong true makes the histogram less exact.
     fn runs_in_real_time(&self) -> bool {
         false
     }

@@ -95,7 +95,7 @@ impl Period {
     }
 
     /// Returns when the next run is due, after a run that was planned for `planned` and ended at `ended`. It does not
-    /// round to ticks. Layers use it that keep time themselves.
+    /// round to ticks. It is for a [`Schedule`](crate::Schedule) of your own that keeps time itself.
     ///
     /// ```
     /// use std::time::{Duration, Instant};
@@ -106,7 +106,6 @@ impl Period {
     /// assert_eq!(rate.next_run(planned, planned + 34 * ms), planned + 10 * ms);
     /// assert_eq!(rate.missed(MissedTicks::Skip).next_run(planned, planned + 34 * ms), planned + 40 * ms);
     /// ```
-    #[doc(hidden)] // for the layers of this crate
     pub fn next_run(&self, planned: Instant, ended: Instant) -> Instant {
         let after = ended.saturating_duration_since(planned);
         let mut ahead = match self.mode {
@@ -219,12 +218,34 @@ impl From<Duration> for Period {
     note = "a closure that ends in an expression returns its value: a `;` behind it makes that `()`"
 )]
 pub trait Repeat: sealed::Sealed {
-    /// Returns `Continue` to go on, and `Break` to end the series.
-    #[doc(hidden)]
+    /// Returns `Continue` to go on, and `Break` to end the series. It is for a closure that goes into the box of a
+    /// [`RepeatingTask`](crate::RepeatingTask): a delay that was chosen waits in the thread for [`choose`](Repeat::choose).
     fn flow(self) -> ControlFlow<()>;
 
-    /// Runs a closure once, and returns the delay that it has chosen, if it goes on.
-    #[doc(hidden)]
+    /// Runs a closure once, and returns the delay that it has chosen, if it goes on and has chosen one. It is for a
+    /// [`Schedule`](crate::Schedule) of your own that calls the boxes of series itself.
+    ///
+    /// ```
+    /// use std::ops::ControlFlow;
+    /// use std::time::{Duration, Instant};
+    /// use tickwheel::{Period, Repeat, RepeatingTask};
+    ///
+    /// /// Runs a task that was due at `due`, and returns when it is due again.
+    /// fn run(task: &mut RepeatingTask, period: Period, due: Instant) -> Option<Instant> {
+    ///     let flow = Repeat::choose(task);
+    ///     let ended = Instant::now();
+    ///     match flow {
+    ///         ControlFlow::Continue(None) => Some(period.next_run(due, ended)),
+    ///         ControlFlow::Continue(Some(delay)) => Some(ended + delay),
+    ///         ControlFlow::Break(()) => None,
+    ///     }
+    /// }
+    /// # let second = Duration::from_secs(1);
+    /// # let (period, due) = (Period::fixed_rate(second), Instant::now());
+    /// # assert_eq!(run(&mut (Box::new(|| ().flow()) as RepeatingTask), period, due), Some(due + second));
+    /// # assert!(run(&mut (Box::new(move || Some(2 * second).flow()) as RepeatingTask), period, due) >= Some(due + 2 * second));
+    /// # assert_eq!(run(&mut (Box::new(|| None.flow()) as RepeatingTask), period, due), None);
+    /// ```
     fn choose(run: impl FnOnce() -> Self) -> ControlFlow<(), Option<Duration>>
     where
         Self: Sized;

@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::fmt;
 
+use crate::platform::impls::impl_debug;
 use crate::{ScheduleError, TryScheduleError};
 
 /// An insert that was refused: the key, the value, and the reason.
@@ -42,11 +43,7 @@ impl<K, V> fmt::Display for InsertError<K, V> {
     }
 }
 
-impl<K, V> fmt::Debug for InsertError<K, V> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("InsertError").field("reason", &self.reason()).finish_non_exhaustive()
-    }
-}
+impl_debug!(InsertError<K, V>, self, reason: self.reason());
 
 /// The source is the [`ScheduleError`].
 impl<K, V> Error for InsertError<K, V> {

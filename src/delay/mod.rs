@@ -83,13 +83,13 @@ mod shared;
 mod table;
 mod taker;
 
-use std::fmt;
 use std::hash::Hash;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use crate::platform::impls::impl_debug;
 use crate::{Scheduler, Sleeper};
 use items::Due;
 use shared::{Place, Shared};
@@ -473,12 +473,8 @@ impl<K, V> Clone for DelayQueue<K, V> {
     }
 }
 
-impl<K, V> fmt::Debug for DelayQueue<K, V> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DelayQueue")
-            .field("len", &self.len())
-            .field("next_deadline", &self.next_deadline())
-            .field("is_closed", &self.is_closed())
-            .finish_non_exhaustive()
-    }
-}
+impl_debug!(DelayQueue<K, V>, self,
+    len: self.len(),
+    next_deadline: self.next_deadline(),
+    is_closed: self.is_closed()
+);

@@ -48,7 +48,7 @@ pub(crate) fn report(scheduler: SchedulerId, thrown: Thrown) {
     let found = shared::find(scheduler);
     for panic in thrown.panics {
         match &found {
-            Some(shared) => shared.hooks.on_panic.report_named(thrown.name, panic),
+            Some(shared) => shared.hooks.on_panic.report(thrown.name, panic),
             None => discard(panic),
         }
     }

@@ -83,7 +83,7 @@ impl Engine {
         let text = TaskPanic::new(&*fault).message().unwrap_or("no message").to_owned();
         let text = format!("the scheduler is closed, and `close` returns what was pending: {text}");
         discard(fault);
-        self.shared.hooks.on_panic.report_named("the tick thread of tickwheel", Box::new(text));
+        self.shared.hooks.on_panic.report("the tick thread of tickwheel", Box::new(text));
     }
 
     /// Makes a pending task a leftover; `None` if it was cancelled, runs, or is one already.

@@ -45,7 +45,7 @@ impl Scheduler {
         let deadline = after(self.now(), delay);
         let cell = Arc::new(ResultCell::new());
         let name = type_name_of_val(&f);
-        let task = CallTask { f: Some(f), cell: Arc::clone(&cell) };
+        let task = CallTask { f, call: CancelledOnDrop(Arc::clone(&cell)) };
         let (handle, cell) = match self.schedule_at_named(name, deadline, move || task.run()) {
             Ok(handle) => (handle, cell),
             // The task has been dropped, and has told the other cell that it was cancelled.
@@ -58,46 +58,37 @@ impl Scheduler {
     }
 }
 
-/// The task of a call.
+/// The task of a call. If it is dropped without a run, its closure goes first, and then the call is cancelled, even if
+/// dropping the closure panics.
 struct CallTask<T, F> {
-    /// `None` once it has run.
-    f: Option<F>,
-    cell: Arc<ResultCell<T>>,
+    f: F,
+    call: CancelledOnDrop<T>,
 }
 
 impl<T, F: FnOnce() -> T> CallTask<T, F> {
-    fn run(mut self) {
-        let Some(f) = self.f.take() else { return };
-        let _runs = runs(address(&self.cell));
+    fn run(self) {
+        let CallTask { f, call } = self;
+        let _runs = runs(address(&call.0));
         match catch_unwind(AssertUnwindSafe(f)) {
-            Ok(value) => resolve(&self.cell, Ok(value)),
+            Ok(value) => resolve(&call.0, Ok(value)),
             Err(panic) => {
                 let payload = PanicPayload::new(panic);
                 let message = payload.message().unwrap_or("a call has panicked").to_owned();
-                resolve(&self.cell, Err(JoinError::Panicked(payload)));
+                resolve(&call.0, Err(JoinError::Panicked(payload)));
                 // If there is no future any more, the payload is dropped here, and its `Drop` may panic too.
-                PanicHook::default().catch(|| drop(self));
+                PanicHook::default().catch(None, || drop(call));
                 resume_unwind(Box::new(Delivered(message))); // the scheduler counts and reports it
             }
         }
     }
 }
 
-impl<T, F> Drop for CallTask<T, F> {
-    fn drop(&mut self) {
-        if let Some(f) = self.f.take() {
-            let _resolves = CancelledOnDrop(&self.cell); // after `f`, even if dropping `f` panics
-            drop(f);
-        }
-    }
-}
+/// Resolves a call as cancelled when it is dropped, unless the call has a result.
+struct CancelledOnDrop<T>(Arc<ResultCell<T>>);
 
-/// Resolves a call as cancelled when it is dropped.
-struct CancelledOnDrop<'a, T>(&'a ResultCell<T>);
-
-impl<T> Drop for CancelledOnDrop<'_, T> {
+impl<T> Drop for CancelledOnDrop<T> {
     fn drop(&mut self) {
-        resolve(self.0, Err(JoinError::Cancelled));
+        resolve(&self.0, Err(JoinError::Cancelled));
     }
 }
 

@@ -5,7 +5,6 @@
 //!   loses no item.
 //! - After the end the stream is not polled any more, and no timer is left.
 
-use std::fmt;
 use std::future::Future;
 use std::mem;
 use std::pin::Pin;
@@ -15,6 +14,7 @@ use std::time::Duration;
 use futures_core::stream::{FusedStream, Stream};
 
 use crate::Scheduler;
+use crate::platform::impls::impl_debug;
 use crate::time::Sleep;
 use crate::time::error::Elapsed;
 
@@ -138,6 +138,29 @@ fn poll(sleep: &mut Sleep, context: &mut Context<'_>) -> Poll<()> {
 /// The hint of a stream that has ended.
 const NONE_LEFT: (usize, Option<usize>) = (0, Some(0));
 
+/// Writes what all adaptors have.
+macro_rules! adaptor {
+    ($type:ident) => {
+        impl<S: Stream> $type<S> {
+            /// Returns a reference to the stream.
+            pub fn get_ref(&self) -> &S {
+                &self.stream
+            }
+
+            /// Returns a mutable reference to the stream.
+            pub fn get_mut(&mut self) -> &mut S {
+                &mut self.stream
+            }
+        }
+
+        impl<S: Stream + Unpin> FusedStream for $type<S> {
+            fn is_terminated(&self) -> bool {
+                self.is_over
+            }
+        }
+    };
+}
+
 // ----- timeout -----------------------------------------------------------------------------
 
 /// A stream that reports its silences. Made by [`StreamTimeExt::timeout`].
@@ -153,16 +176,6 @@ pub struct StreamTimeout<S> {
 }
 
 impl<S> StreamTimeout<S> {
-    /// Returns a reference to the stream.
-    pub fn get_ref(&self) -> &S {
-        &self.stream
-    }
-
-    /// Returns a mutable reference to the stream.
-    pub fn get_mut(&mut self) -> &mut S {
-        &mut self.stream
-    }
-
     /// Returns the stream, without its limit.
     pub fn into_inner(self) -> S {
         self.stream
@@ -208,21 +221,13 @@ impl<S: Stream + Unpin> Stream for StreamTimeout<S> {
     }
 }
 
-impl<S: Stream + Unpin> FusedStream for StreamTimeout<S> {
-    fn is_terminated(&self) -> bool {
-        self.is_over
-    }
-}
+adaptor!(StreamTimeout);
 
-impl<S> fmt::Debug for StreamTimeout<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StreamTimeout")
-            .field("duration", &self.duration)
-            .field("is_reported", &self.is_reported)
-            .field("is_over", &self.is_over)
-            .finish_non_exhaustive()
-    }
-}
+impl_debug!(StreamTimeout<S>, self,
+    duration: self.duration,
+    is_reported: self.is_reported,
+    is_over: self.is_over
+);
 
 // ----- throttle ----------------------------------------------------------------------------
 
@@ -239,16 +244,6 @@ pub struct Throttle<S> {
 }
 
 impl<S> Throttle<S> {
-    /// Returns a reference to the stream.
-    pub fn get_ref(&self) -> &S {
-        &self.stream
-    }
-
-    /// Returns a mutable reference to the stream.
-    pub fn get_mut(&mut self) -> &mut S {
-        &mut self.stream
-    }
-
     /// Returns the stream, without its limit. No item is lost by this.
     pub fn into_inner(self) -> S {
         self.stream
@@ -282,21 +277,9 @@ impl<S: Stream + Unpin> Stream for Throttle<S> {
     }
 }
 
-impl<S: Stream + Unpin> FusedStream for Throttle<S> {
-    fn is_terminated(&self) -> bool {
-        self.is_over
-    }
-}
+adaptor!(Throttle);
 
-impl<S> fmt::Debug for Throttle<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Throttle")
-            .field("period", &self.period)
-            .field("is_held", &self.is_held)
-            .field("is_over", &self.is_over)
-            .finish_non_exhaustive()
-    }
-}
+impl_debug!(Throttle<S>, self, period: self.period, is_held: self.is_held, is_over: self.is_over);
 
 // ----- chunks ------------------------------------------------------------------------------
 
@@ -320,16 +303,6 @@ pub struct ChunksTimeout<S: Stream> {
 impl<S: Stream + Unpin> Unpin for ChunksTimeout<S> {}
 
 impl<S: Stream> ChunksTimeout<S> {
-    /// Returns a reference to the stream.
-    pub fn get_ref(&self) -> &S {
-        &self.stream
-    }
-
-    /// Returns a mutable reference to the stream.
-    pub fn get_mut(&mut self) -> &mut S {
-        &mut self.stream
-    }
-
     /// Returns the stream, and the items that were gathered for the next chunk.
     pub fn into_parts(self) -> (S, Vec<S::Item>) {
         (self.stream, self.chunk)
@@ -392,19 +365,11 @@ impl<S: Stream + Unpin> Stream for ChunksTimeout<S> {
     }
 }
 
-impl<S: Stream + Unpin> FusedStream for ChunksTimeout<S> {
-    fn is_terminated(&self) -> bool {
-        self.is_over
-    }
-}
+adaptor!(ChunksTimeout);
 
-impl<S: Stream> fmt::Debug for ChunksTimeout<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ChunksTimeout")
-            .field("gathered", &self.chunk.len())
-            .field("max", &self.max)
-            .field("duration", &self.duration)
-            .field("is_over", &self.is_over)
-            .finish_non_exhaustive()
-    }
-}
+impl_debug!(ChunksTimeout<S: Stream>, self,
+    gathered: self.chunk.len(),
+    max: self.max,
+    duration: self.duration,
+    is_over: self.is_over
+);

@@ -37,13 +37,14 @@ use std::time::{Duration, Instant};
 
 use crossbeam_utils::CachePadded;
 
-use super::entry::{LoopPosition, QueuedTask};
+use super::entry::QueuedTask;
 use super::queue::SMALL;
 use super::run_loop::Quit;
 use super::turn;
 use crate::backpressure::{Backpressure, Flow, PendingLimit};
+use crate::clock::epoch::Epoch;
+use crate::job::{AtomicPosition, Due, Job, Next, Owner, Place, Position, Run, Work};
 use crate::platform::sync::{AtomicBool, Mutex, MutexGuard, Ordering, lock};
-use crate::pool::job::{Due, Epoch, Job, Next, Owner, Place, Run, Work};
 use crate::wake::SleepState;
 use crate::wheel::Wheel;
 use crate::{Cancellable, Clock, PanicHook, ScheduleError};
@@ -58,9 +59,6 @@ const GRANULARITY: NonZeroU64 = NonZeroU64::new(32_000_000).expect("above zero")
 /// About so many entries of the wheel are looked at to find out until when the loop may sleep. If they do not suffice, it
 /// may wake up once too early.
 const LOOK: usize = 64;
-
-/// Deadlines that have passed before the loop was made keep their order, as far back as this.
-const PAST: Duration = Duration::from_secs(366 * 24 * 3600);
 
 /// With more tasks than this in the inbox, or overdue, a poster is held back (INBOX-6).
 const MAX_AHEAD: u64 = 1 << 16;
@@ -166,7 +164,7 @@ impl Inbox {
     fn file(&mut self, deadline: u64, task: QueuedTask) {
         let key = self.delayed.insert(deadline, Some(task));
         let filed = self.delayed.get(key).and_then(Option::as_ref);
-        filed.into_iter().for_each(|task| task.job.position().set(key));
+        filed.into_iter().for_each(|task| task.job.position().set(Position::Delayed(key)));
     }
 
     /// Counts an immediate task that was cancelled, and removes all of these if they are many.
@@ -176,7 +174,7 @@ impl Inbox {
         // counted, and then a sweep finds less.
         if self.cancelled > MIN_SWEEP + self.immediate.len() / 2 {
             self.cancelled = 0;
-            self.immediate.retain(|task| !task.job.position().has_ended()); // takes no lock of a job (JOB-5)
+            self.immediate.retain(|task| !task.has_ended()); // takes no lock of a job (JOB-5)
             self.immediate.shrink_to(2 * self.immediate.len() + SMALL);
         }
     }
@@ -189,14 +187,10 @@ impl Shared {
         hook: PanicHook,
         limit: PendingLimit,
     ) -> Arc<Shared> {
-        let now = clock.now();
-        // Some systems have no instants before their start. There such deadlines lose their order, and nothing else.
-        let epoch = Epoch(now.checked_sub(PAST).unwrap_or(now));
+        let epoch = Epoch::new(clock.now());
         let inbox = Inbox {
             immediate: VecDeque::new(),
-            delayed: Wheel::new(BUCKETS)
-                .with_granularity(GRANULARITY)
-                .starting_at(epoch.number(now)),
+            delayed: Wheel::new(BUCKETS).with_granularity(GRANULARITY).starting_at(Epoch::ORIGIN),
             to_drop: Vec::new(),
             sleep: SleepState::Asleep(None, ()),
             is_run: false,
@@ -225,14 +219,14 @@ impl Shared {
     }
 
     pub(super) fn catch<R>(&self, code: impl FnOnce() -> R) -> Option<R> {
-        self.hook.catch(code)
+        self.hook.catch(None, code)
     }
 
     // ----- from any thread -----------------------------------------------------------------
 
     /// Adds a task, or gives its work back if the loop takes no posts or is full. A task without a deadline is
     /// immediate. A program's thread that is far ahead of the loop waits a little (INBOX-6).
-    pub(super) fn post<W: Work>(
+    pub(super) fn post<W: Work<Output = ()>>(
         &self,
         deadline: Option<Instant>,
         nests: bool,
@@ -281,6 +275,7 @@ impl Shared {
             inbox.delayed_ahead += 1;
             self.changed.store(true, Ordering::Relaxed);
         } else {
+            task.job.position().set(QueuedTask::AT_ONCE);
             inbox.immediate.push_back(task);
         }
         // Found under the lock, and acted on without it (INBOX-6).
@@ -414,7 +409,7 @@ impl Shared {
             }
         }
         // So a reset from now on finds that it is out of the wheel, and makes a new place for it.
-        task.iter().for_each(|task| task.job.position().set(LoopPosition::AT_ONCE));
+        task.iter().for_each(|task| task.job.position().set(QueuedTask::AT_ONCE));
         (task, inbox.look(self.epoch))
     }
 
@@ -496,10 +491,9 @@ pub(super) struct OutOfQueue<'a> {
 
 impl Place for OutOfQueue<'_> {
     fn is_due(&mut self) -> bool {
-        let key = self.task.job.position().key();
-        if key == LoopPosition::AT_ONCE {
+        let Position::Delayed(key) = self.task.job.position().get() else {
             return true; // nobody has moved it, and the job's lock is held
-        }
+        };
         // A reset has made a place for it. Even if it is due by now, because others may be due before it. If its time has
         // come so long ago that the loop has come to the place and skipped it, it runs now.
         let mut inbox = self.shared.inbox();
@@ -536,7 +530,6 @@ impl fmt::Debug for Shared {
 }
 
 impl Owner for Shared {
-    type Position = LoopPosition;
     /// Whether the loop has to be woken for the new deadline.
     type AfterMove = bool;
 
@@ -553,10 +546,10 @@ impl Owner for Shared {
     }
 
     /// Removes a delayed task. An immediate one stays in its queue, without its closure, until its turn or a sweep.
-    fn remove(&self, position: &LoopPosition) {
+    fn remove(&self, position: &AtomicPosition) {
         let mut inbox = self.inbox();
         let removed = inbox.delayed.remove(position.key()).flatten();
-        position.end();
+        position.set(Position::Gone);
         if removed.is_none() {
             // Among the immediate ones, or out of its queue already.
             inbox.note_cancelled();
@@ -564,12 +557,12 @@ impl Owner for Shared {
         drop(inbox); // before `removed`
     }
 
-    fn deadline(&self, position: &LoopPosition) -> Option<Due> {
+    fn deadline(&self, position: &AtomicPosition) -> Option<Due> {
         let tick = self.inbox().delayed.deadline(position.key());
         Some(tick.map_or(Due::Now, |tick| Due::At(self.epoch.instant(tick))))
     }
 
-    fn move_to(&self, position: &LoopPosition, deadline: Instant) -> Option<bool> {
+    fn move_to(&self, position: &AtomicPosition, deadline: Instant) -> Option<bool> {
         let mut inbox = self.inbox();
         if !inbox.quit.takes_posts() {
             return None; // the loop will not run what is delayed (INBOX-3)
@@ -577,7 +570,7 @@ impl Owner for Shared {
         let tick = self.epoch.number(deadline);
         if !inbox.delayed.reset(position.key(), tick) {
             // It is among the immediate tasks, or has come out. When it is to start, it goes to this place instead.
-            position.set(inbox.delayed.insert(tick, None));
+            position.set(Position::Delayed(inbox.delayed.insert(tick, None)));
         }
         self.changed.store(true, Ordering::Relaxed);
         // A later deadline wakes nobody: the loop wakes up at the old one, and looks again.

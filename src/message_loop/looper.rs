@@ -1,6 +1,5 @@
 //! A loop for its own thread: [`MessageLoop`], its [builder](LoopBuilder), and a [thread](LoopThread) that runs one.
 
-use std::fmt;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -18,6 +17,7 @@ use super::run_loop::Quit;
 use super::runner::TaskRunner;
 use super::turn::{self, IdleKey, LoopCore};
 use crate::backpressure::PendingLimit;
+use crate::platform::impls::impl_debug;
 use crate::{Clock, PanicHook, Repeat, SystemClock, TaskPanic};
 
 /// A queue of immediate and delayed tasks that belongs to one thread, which runs them.
@@ -287,13 +287,7 @@ impl LoopBuilder {
     }
 }
 
-impl fmt::Debug for LoopBuilder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LoopBuilder")
-            .field("max_pending", &self.max_pending)
-            .finish_non_exhaustive()
-    }
-}
+impl_debug!(LoopBuilder, self, max_pending: self.max_pending);
 
 // ----- a thread with a loop -----------------------------------------------------------------
 

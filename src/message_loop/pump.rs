@@ -16,11 +16,11 @@
 //!   other wake before it sleeps, because it can only fall asleep from `Silent`.
 
 use std::cell::Cell;
-use std::fmt;
 use std::sync::Arc;
 use std::task::{Wake, Waker};
 use std::time::Instant;
 
+use crate::platform::impls::impl_debug;
 use crate::platform::sync::{AtomicU64, LOOKS, Ordering};
 use crate::{Clock, Sleeper, SystemClock};
 
@@ -249,8 +249,4 @@ impl Default for DefaultPump {
     }
 }
 
-impl fmt::Debug for DefaultPump {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DefaultPump").finish_non_exhaustive()
-    }
-}
+impl_debug!(DefaultPump, self);

@@ -13,7 +13,7 @@ use std::time::Instant;
 use super::entry::QueuedTask;
 use super::inbox::{Drained, Shared};
 use super::run_loop::Quit;
-use crate::pool::job::Owner;
+use crate::job::Owner;
 
 pub(super) struct LoopQueue {
     shared: Arc<Shared>,
@@ -194,7 +194,7 @@ impl Tasks {
     fn defer(&mut self, task: QueuedTask) {
         // Cancelled tasks go before the table grows, so its size is in proportion to those that wait.
         if self.deferred.len() == self.deferred.capacity() {
-            self.deferred.retain(|task| !task.job.position().has_ended());
+            self.deferred.retain(|task| !task.has_ended());
             self.deferred.reserve(self.deferred.len() + 1);
         }
         self.deferred.push_back(task);
@@ -206,10 +206,12 @@ mod tests {
     use std::sync::Weak;
 
     use super::*;
-    use crate::pool::job::{Job, Once};
+    use crate::job::{Job, Once, Position};
 
     fn task(nests: bool) -> QueuedTask {
-        QueuedTask { job: Job::new(Weak::new(), Once(|| ())), nests }
+        let task = QueuedTask { job: Job::new(Weak::new(), Once::new(|| ())), nests };
+        task.job.position().set(QueuedTask::AT_ONCE);
+        task
     }
 
     #[test]
@@ -232,11 +234,11 @@ mod tests {
         for number in 0..10_000 {
             let pending = task(false);
             if number % 100 > 0 {
-                pending.job.position().end(); // as a cancel does, on a loop
+                pending.job.position().set(Position::Gone); // as a cancel does, on a loop
             }
             tasks.defer(pending);
         }
-        let waiting = tasks.deferred.iter().filter(|task| !task.job.position().has_ended());
+        let waiting = tasks.deferred.iter().filter(|task| !task.has_ended());
         assert_eq!(waiting.count(), 100);
         assert!(tasks.deferred.capacity() <= 512);
     }

@@ -11,10 +11,12 @@ use std::time::{Duration, Instant};
 use super::inbox::{Origin, Shared};
 use super::run_loop::Quit;
 use super::turn;
-use crate::pool::job::{NamedOnce, Once, Owner, Series, Work, Workload};
+use crate::clock::timeline::after;
+use crate::job::{NamedOnce, Once, Owner, Series, Work};
+use crate::scheduler::schedule_boxes_by_name;
 use crate::{
-    Cancellable, DueTask, Executor, PanicHook, Period, Rejected, Repeat, RepeatingTask, Schedule,
-    ScheduleError, Task, TryScheduleError,
+    Cancellable, DueTask, Executor, PanicHook, Period, Rejected, Repeat, RepeatingTask, Request,
+    Schedule, ScheduleError, Task, TryScheduleError,
 };
 
 /// A handle, or the reason of a refusal and the closure.
@@ -130,7 +132,7 @@ impl TaskRunner {
             // As a post would be.
             return Err(TryScheduleError::new(ScheduleError::Closed, f));
         }
-        self.shared.hook().catch_named(type_name::<F>(), f);
+        self.shared.hook().catch(type_name::<F>(), f);
         Ok(())
     }
 
@@ -196,11 +198,7 @@ impl TaskRunner {
     /// Returns the deadline of a task that is to run after `delay`, or `None` for an immediate one. It is at most the
     /// last instant of the clock.
     pub(super) fn after(&self, delay: Duration) -> Option<Instant> {
-        if delay.is_zero() {
-            return None;
-        }
-        let now = self.shared.now();
-        Some(Period::fixed_delay(delay).next_run(now, now))
+        (!delay.is_zero()).then(|| after(self.shared.now(), delay))
     }
 
     fn post_once<F: FnOnce() + Send + 'static>(
@@ -209,8 +207,7 @@ impl TaskRunner {
         nests: bool,
         f: F,
     ) -> Posted<F> {
-        let posted = self.shared.post(deadline, nests, Origin::Program, Once(f));
-        posted.map_err(|(reason, Once(f))| TryScheduleError::new(reason, f))
+        self.shared.post(deadline, nests, Origin::Program, Once::new(f)).map_err(Once::refused)
     }
 
     /// Posts a boxed closure under the name of its type.
@@ -232,14 +229,10 @@ impl TaskRunner {
         name: &'static str,
         f: F,
     ) -> Posted<F> {
-        if period.duration().is_zero() {
-            return Err(TryScheduleError::new(ScheduleError::ZeroPeriod, f));
-        }
         let deadline = self.after(initial);
         let due = deadline.unwrap_or_else(|| self.shared.now());
-        let series = Series::new(name, due, period, f);
-        let posted = self.shared.post(deadline, true, Origin::Program, series);
-        posted.map_err(|(reason, series)| TryScheduleError::new(reason, series.f))
+        let series = Series::new(name, due, period, f)?;
+        self.shared.post(deadline, true, Origin::Program, series).map_err(Series::refused)
     }
 
     /// Drops a closure that was refused.
@@ -324,46 +317,29 @@ impl TaskRunner {
     }
 }
 
-type Scheduled = Result<Cancellable, ScheduleError>;
-
 impl Schedule for TaskRunner {
+    schedule_boxes_by_name!();
+
     fn now(&self) -> Instant {
         self.shared.now()
     }
 
-    fn schedule_task(&self, delay: Duration, task: Task) -> Scheduled {
-        self.or_drop(self.post_once(self.after(delay), true, task))
-    }
-
-    fn schedule_task_at(&self, deadline: Instant, task: Task) -> Scheduled {
-        self.or_drop(self.post_once(Some(deadline), true, task))
-    }
-
-    fn schedule_series(&self, initial: Duration, period: Period, task: RepeatingTask) -> Scheduled {
-        self.schedule_series_named(type_name::<RepeatingTask>(), initial, period, task)
-    }
-
-    fn schedule_task_named(&self, name: &'static str, delay: Duration, task: Task) -> Scheduled {
-        self.or_drop(self.post_named(self.after(delay), name, task))
-    }
-
-    fn schedule_task_at_named(
+    fn schedule_named(
         &self,
         name: &'static str,
-        deadline: Instant,
-        task: Task,
-    ) -> Scheduled {
-        self.or_drop(self.post_named(Some(deadline), name, task))
-    }
-
-    fn schedule_series_named(
-        &self,
-        name: &'static str,
-        initial: Duration,
-        period: Period,
-        task: RepeatingTask,
-    ) -> Scheduled {
-        self.or_drop(self.post_series(initial, period, name, task))
+        request: Request,
+    ) -> Result<Cancellable, ScheduleError> {
+        match request {
+            Request::After(delay, task) => {
+                self.or_drop(self.post_named(self.after(delay), name, task))
+            }
+            Request::At(deadline, task) => {
+                self.or_drop(self.post_named(Some(deadline), name, task))
+            }
+            Request::Series(initial, period, task) => {
+                self.or_drop(self.post_series(initial, period, name, task))
+            }
+        }
     }
 }
 
@@ -413,18 +389,18 @@ struct TaskWithReply<F, R: Send + 'static, T> {
     result: PhantomData<fn() -> T>,
 }
 
-impl<F: Send + 'static, R: Send + 'static, T: 'static> Workload for TaskWithReply<F, R, T> {
-    fn name(&self) -> &'static str {
-        type_name::<F>()
-    }
-}
-
 impl<T, F, R> Work for TaskWithReply<F, R, T>
 where
     T: Send + 'static,
     F: FnOnce() -> T + Send + 'static,
     R: FnOnce(T) + Send + 'static,
 {
+    type Output = ();
+
+    fn name(&self) -> &'static str {
+        type_name::<F>()
+    }
+
     fn run(work: &mut Option<Self>, _hook: &PanicHook) -> ControlFlow<()> {
         // It stays where it is, so after a panic the reply is dropped with it, on its own loop.
         let Some(work) = work else { return ControlFlow::Break(()) };

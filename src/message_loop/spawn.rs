@@ -24,7 +24,6 @@
 
 use std::any::type_name;
 use std::cell::Cell;
-use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -33,12 +32,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
-use super::entry::LoopPosition;
 use super::inbox::{Origin, Shared};
 use super::local::{LocalKey, LocalTaskRunner};
+use crate::job::{AtomicPosition, Owner, Place, Ran, Run};
+use crate::platform::impls::impl_debug;
 use crate::platform::sync::{Mutex, lock};
-use crate::pool::job::{Owner, Place, Ran, Run};
-use crate::pool::{JoinError, PanicPayload};
+use crate::pool::{JoinError, PanicPayload, ResultCell};
 use crate::{Cancel, Cancellable, PanicHook, TryScheduleError};
 
 impl LocalTaskRunner {
@@ -95,7 +94,7 @@ impl LocalTaskRunner {
         let key = LocalKey::new(&self.core);
         let task = Arc::new(LocalTask {
             key: key.clone(),
-            position: LoopPosition::default(),
+            position: AtomicPosition::default(),
             stage: Mutex::new(Stage::Queued),
             future: PhantomData,
         });
@@ -106,8 +105,7 @@ impl LocalTaskRunner {
             Err(reason) => return Err(TryScheduleError::new(reason, future)),
         };
         // The task cannot run before this thread goes back to the loop, or calls a waker.
-        let (result, waker, is_over) = (Cell::new(None), Cell::new(None), Cell::new(false));
-        let outcome = Rc::new(Outcome { result, waker, is_over });
+        let outcome = Rc::new(ResultCell::new());
         let spawned = Spawned {
             future: Cell::new(Some(Box::pin(future))),
             result: Cell::new(Err(JoinError::Cancelled)),
@@ -143,7 +141,7 @@ impl LocalTaskRunner {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct LocalJoinHandle<T> {
-    outcome: Rc<Outcome<T>>,
+    outcome: Rc<ResultCell<T>>,
     task: Cancellable,
 }
 
@@ -164,7 +162,7 @@ impl<T> LocalJoinHandle<T> {
 
     /// Returns true if the future has ended: with a result, by a panic, or by a cancel.
     pub fn is_done(&self) -> bool {
-        self.outcome.is_over.get()
+        self.outcome.is_known()
     }
 }
 
@@ -172,35 +170,19 @@ impl<T> Future for LocalJoinHandle<T> {
     type Output = Result<T, JoinError>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T, JoinError>> {
-        let waker = context.waker().clone(); // first, because it is a user's code, which may end the future
-        if let Some(result) = self.outcome.result.take() {
-            return Poll::Ready(result);
-        }
-        drop(self.outcome.waker.replace(Some(waker)));
-        Poll::Pending
+        self.outcome.take(context.waker()).map_or(Poll::Pending, Poll::Ready)
     }
 }
 
 impl<T> Drop for LocalJoinHandle<T> {
     /// Lets go of the task that has awaited it, which is not to be woken any more.
     fn drop(&mut self) {
-        let waker = self.outcome.waker.take();
-        PanicHook::default().catch(|| drop(waker));
+        let waker = self.outcome.forget_waker();
+        PanicHook::default().catch(None, || drop(waker));
     }
 }
 
-impl<T> fmt::Debug for LocalJoinHandle<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LocalJoinHandle").field("is_done", &self.is_done()).finish_non_exhaustive()
-    }
-}
-
-/// The result of a future, and the waker of the task that awaits it.
-struct Outcome<T> {
-    result: Cell<Option<Result<T, JoinError>>>,
-    waker: Cell<Option<Waker>>,
-    is_over: Cell<bool>,
-}
+impl_debug!(LocalJoinHandle<T>, self, is_done: self.is_done());
 
 /// The entry of a future in the table of its loop.
 struct Spawned<F: Future> {
@@ -208,7 +190,7 @@ struct Spawned<F: Future> {
     future: Cell<Option<Pin<Box<F>>>>,
     /// What the handle is to be told when this is dropped.
     result: Cell<Result<F::Output, JoinError>>,
-    outcome: Rc<Outcome<F::Output>>,
+    outcome: Rc<ResultCell<F::Output>>,
     task: Arc<LocalTask<F>>,
 }
 
@@ -233,7 +215,7 @@ impl<F: Future + 'static> Spawned<F> {
             }
             Ok(Poll::Ready(value)) => self.result.set(Ok(value)),
             Err(panic) => {
-                self.task.shared().hook().tell_named(type_name::<F>(), &*panic);
+                self.task.shared().hook().tell(type_name::<F>(), &*panic);
                 self.result.set(Err(JoinError::Panicked(PanicPayload::new(panic))));
             }
         }
@@ -256,17 +238,14 @@ impl<F: Future> Drop for Spawned<F> {
         } else {
             shared.no_longer_pending(); // (SPAWN-2)
         }
-        self.outcome.result.set(Some(result));
-        self.outcome.is_over.set(true);
-        // Last of all, because a waker is a user's code.
-        shared.catch(|| self.outcome.waker.take().into_iter().for_each(Waker::wake));
+        self.outcome.resolve(result, shared.hook()); // last of all, because it wakes a user's waker
     }
 }
 
 /// The part of a future that may be on any thread: its waker, its handle, and its job.
 struct LocalTask<F> {
     key: LocalKey,
-    position: LoopPosition,
+    position: AtomicPosition,
     stage: Mutex<Stage>,
     /// The future itself is in the table.
     future: PhantomData<fn() -> F>,
@@ -344,7 +323,7 @@ impl<F: Future + 'static> Run<Shared> for LocalTask<F> {
         self.key.discard();
     }
 
-    fn position(&self) -> &LoopPosition {
+    fn position(&self) -> &AtomicPosition {
         &self.position
     }
 }

@@ -27,8 +27,8 @@ use super::pump::{Delegate, MessagePump};
 use super::queue::LoopQueue;
 use super::run_loop::{Quit, RunQuit};
 use crate::Repeat;
+use crate::job::Ran;
 use crate::platform::sync::{AtomicBool, local};
-use crate::pool::job::Ran;
 
 /// How many cancelled tasks one call skips at most.
 const MAX_SKIPPED: usize = 64;

@@ -4,12 +4,12 @@
 //! it on: the counters and the gauge as they are, and for each bin of the histogram the runs that are new since the
 //! last snapshot.
 
-use std::fmt;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram, Label, Unit};
 
+use crate::platform::impls::impl_debug;
 use crate::{Cancellable, ScheduleError, Scheduler, Stats, WeakScheduler};
 
 /// Passes a scheduler's [`Stats`] on to the recorder of the `metrics` facade.
@@ -124,10 +124,4 @@ impl MetricsReporter {
     }
 }
 
-impl fmt::Debug for MetricsReporter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MetricsReporter")
-            .field("scheduler", &self.scheduler)
-            .finish_non_exhaustive()
-    }
-}
+impl_debug!(MetricsReporter, self, scheduler: self.scheduler);

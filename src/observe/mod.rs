@@ -248,8 +248,8 @@ impl_debug!(WheelView<'_>, self,
 ///
 /// let (report, reports) = mpsc::channel();
 /// let hook = PanicHook::new(move |panic| drop(report.send(panic.message().map(str::to_owned))));
-/// assert_eq!(hook.catch(|| 7), Some(7));
-/// assert_eq!(hook.catch(|| -> u8 { panic!("out of cheese") }), None);
+/// assert_eq!(hook.catch(None, || 7), Some(7));
+/// assert_eq!(hook.catch(None, || -> u8 { panic!("out of cheese") }), None);
 /// assert_eq!(reports.recv()?.as_deref(), Some("out of cheese"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -264,12 +264,8 @@ impl PanicHook {
         PanicHook(Some(Arc::new(hook)))
     }
 
-    /// Runs a piece of code, and returns its result. If it panics, reports the panic and returns `None`.
-    pub fn catch<R>(&self, code: impl FnOnce() -> R) -> Option<R> {
-        caught(code).map_err(|payload| self.report(payload)).ok()
-    }
-
-    /// Like [`catch`](PanicHook::catch), for the task with this name.
+    /// Runs a piece of code, and returns its result. If it panics, reports the panic and returns `None`. The name is that of
+    /// the task, or `None` if the code is not a task's.
     ///
     /// ```
     /// use std::sync::mpsc;
@@ -277,39 +273,31 @@ impl PanicHook {
     ///
     /// let (report, reports) = mpsc::channel();
     /// let hook = PanicHook::new(move |panic| drop(report.send(panic.name())));
-    /// assert_eq!(hook.catch_named("my_app::heartbeat", || -> u8 { panic!("out of cheese") }), None);
+    /// assert_eq!(hook.catch("my_app::heartbeat", || -> u8 { panic!("out of cheese") }), None);
     /// assert_eq!(reports.recv()?, "my_app::heartbeat");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn catch_named<R>(&self, name: &'static str, code: impl FnOnce() -> R) -> Option<R> {
-        caught(code).map_err(|payload| self.report_named(name, payload)).ok()
+    pub fn catch<R>(
+        &self,
+        name: impl Into<Option<&'static str>>,
+        code: impl FnOnce() -> R,
+    ) -> Option<R> {
+        caught(code).map_err(|payload| self.report(name, payload)).ok()
     }
 
-    /// Reports a panic, and drops its payload.
-    pub fn report(&self, payload: Box<dyn Any + Send>) {
-        self.tell(None, &*payload);
+    /// Reports a panic, of the task with this name if there is one, and drops its payload.
+    pub fn report(&self, name: impl Into<Option<&'static str>>, payload: Box<dyn Any + Send>) {
+        self.tell(name, &*payload);
         discard(payload);
     }
 
-    /// Like [`report`](PanicHook::report), for the task with this name.
-    pub fn report_named(&self, name: &'static str, payload: Box<dyn Any + Send>) {
-        self.tell(Some(name), &*payload);
-        discard(payload);
-    }
-
-    /// Reports a panic of the task with this name, and leaves its payload to the caller.
-    #[doc(hidden)] // for the layers of this crate
-    pub fn tell_named(&self, name: &'static str, payload: &(dyn Any + Send)) {
-        self.tell(Some(name), payload);
-    }
-
-    /// Reports a panic once, and catches what the hook throws.
-    fn tell(&self, name: Option<&'static str>, payload: &(dyn Any + Send)) {
-        quietly(|| trace::panicked(name, TaskPanic { name, payload }.message()));
-        let panic = TaskPanic { name, payload };
+    /// Reports a panic, of the task with this name if there is one, and leaves its payload to the caller.
+    pub fn tell(&self, name: impl Into<Option<&'static str>>, payload: &(dyn Any + Send)) {
+        let panic = TaskPanic { name: name.into(), payload };
+        quietly(|| trace::panicked(panic.name, panic.message()));
         match &self.0 {
             Some(hook) => quietly(|| hook(panic)),
-            None if name.is_some() => quietly(|| panic.print()),
+            None if panic.name.is_some() => quietly(|| panic.print()),
             // Without a name, the code that caught the panic knows better what to report.
             None => {}
         }
@@ -334,7 +322,7 @@ pub(crate) struct Hooks {
 impl Hooks {
     /// Reports a panic, and drops its payload.
     pub(crate) fn report(&self, payload: Payload) {
-        self.on_panic.report(payload);
+        self.on_panic.report(None, payload);
     }
 
     /// Runs code of a user. A panic is reported, and `None` is returned.
@@ -347,9 +335,9 @@ impl Hooks {
     /// (HOOK-3).
     pub(crate) fn report_named(&self, name: &'static str, payload: Payload) {
         match payload.downcast::<Delivered>() {
-            Ok(delivered) => self.on_panic.report_named(name, Box::new(delivered.0)),
+            Ok(delivered) => self.on_panic.report(name, Box::new(delivered.0)),
             Err(payload) => {
-                self.on_panic.tell_named(name, &*payload);
+                self.on_panic.tell(name, &*payload);
                 self.keep_the_first(payload);
             }
         }

@@ -2,8 +2,13 @@
 
 /// Implements `Debug` for a type with fields that are not to be shown: it shows these values, and `..` for the rest.
 macro_rules! impl_debug {
-    ($type:ident $(<$lifetime:lifetime>)?, $this:ident $(, $name:ident: $value:expr)*) => {
-        impl ::std::fmt::Debug for $type $(<$lifetime>)? {
+    (
+        $type:ident $(<$($lifetime:lifetime)? $($parameter:ident $(: $bound:path)?),*>)?,
+        $this:ident $(, $name:ident: $value:expr)*
+    ) => {
+        impl $(<$($parameter $(: $bound)?),*>)? ::std::fmt::Debug
+            for $type $(<$($lifetime,)? $($parameter),*>)?
+        {
             fn fmt(&$this, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
                 let mut shown = f.debug_struct(stringify!($type));
                 $(shown.field(stringify!($name), &$value);)*

@@ -1,6 +1,5 @@
 //! The settings of a pool.
 
-use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::thread;
@@ -10,6 +9,7 @@ use super::scheduled::ScheduledThreadPool;
 use super::shared::Shared;
 use super::workers::{ThreadFactory, WorkerSettings};
 use crate::backpressure::PendingLimit;
+use crate::platform::impls::impl_debug;
 use crate::{BuildError, Clock, PanicHook, SystemClock, TaskPanic};
 
 /// How long threads above the core stay idle by default.
@@ -33,9 +33,12 @@ pub struct PoolBuilder {
 /// What is called before and after each run of a task.
 #[derive(Default)]
 pub(super) struct AroundRuns {
-    pub(super) before: Option<Box<dyn Fn(&'static str) + Send + Sync>>,
-    pub(super) after: Option<Box<dyn Fn(&'static str, bool) + Send + Sync>>,
+    pub(super) before: Option<RunHook>,
+    pub(super) after: Option<RunHook>,
 }
+
+/// It gets the name of the task, and whether the run has panicked.
+pub(super) type RunHook = Box<dyn Fn(&'static str, bool) + Send + Sync>;
 
 impl Default for PoolBuilder {
     fn default() -> PoolBuilder {
@@ -168,22 +171,22 @@ impl PoolBuilder {
     /// ```
     #[doc(alias = "beforeExecute")]
     pub fn before_execute(
-        self,
+        mut self,
         hook: impl Fn(&'static str) + Send + Sync + 'static,
     ) -> PoolBuilder {
-        let around = AroundRuns { before: Some(Box::new(hook)), ..self.around };
-        PoolBuilder { around, ..self }
+        self.around.before = Some(Box::new(move |name, _| hook(name)));
+        self
     }
 
     /// Sets a hook that is called after each run of a task, on its thread and before its future resolves, with the type name
     /// of its closure, and true if the run has panicked.
     #[doc(alias = "afterExecute")]
     pub fn after_execute(
-        self,
+        mut self,
         hook: impl Fn(&'static str, bool) + Send + Sync + 'static,
     ) -> PoolBuilder {
-        let around = AroundRuns { after: Some(Box::new(hook)), ..self.around };
-        PoolBuilder { around, ..self }
+        self.around.after = Some(Box::new(hook));
+        self
     }
 
     /// Sets how many tasks may be pending. Further tasks are refused with
@@ -235,18 +238,14 @@ impl PoolBuilder {
     }
 }
 
-impl fmt::Debug for PoolBuilder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PoolBuilder")
-            .field("threads", &self.threads)
-            .field("core_threads", &self.core)
-            .field("keep_alive", &self.keep_alive)
-            .field("thread_name", &self.name)
-            .field("shutdown_policy", &self.policy)
-            .field("max_pending", &self.max_pending)
-            .finish_non_exhaustive()
-    }
-}
+impl_debug!(PoolBuilder, self,
+    threads: self.threads,
+    core_threads: self.core,
+    keep_alive: self.keep_alive,
+    thread_name: self.name,
+    shutdown_policy: self.policy,
+    max_pending: self.max_pending
+);
 
 /// What happens to waiting tasks at a [`shutdown`](super::ScheduledThreadPool::shutdown).
 ///

@@ -1,7 +1,6 @@
 //! The future of a task: its result, and how to wait for it.
 
 use std::any::Any;
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,6 +10,7 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 
 use crate::executor::deadlock::Waiting;
+use crate::platform::impls::impl_debug;
 use crate::{Cancellable, PanicHook, ScheduleError, Sleeper};
 
 /// The result of a task, to be joined by a thread or awaited under any runtime.
@@ -84,15 +84,15 @@ impl<T> ResultCell<T> {
             let waker = waker.take();
             *state = ResultState::Ready(result);
             drop(state);
-            waker.into_iter().for_each(|waker| _ = hook.catch(|| waker.wake()));
+            waker.into_iter().for_each(|waker| _ = hook.catch(None, || waker.wake()));
         } else {
             drop(state);
-            hook.catch(|| drop(result));
+            hook.catch(None, || drop(result));
         }
     }
 
     /// Takes the result, once. If there is none yet, keeps the waker instead.
-    fn take(&self, waker: &Waker) -> Option<Result<T, JoinError>> {
+    pub(crate) fn take(&self, waker: &Waker) -> Option<Result<T, JoinError>> {
         let waker = waker.clone(); // which may be user code, so before the lock
         let mut state = self.state();
         if let ResultState::Pending(kept) = &mut *state {
@@ -109,7 +109,7 @@ impl<T> ResultCell<T> {
     }
 
     /// Gives back the waker that was kept.
-    fn forget_waker(&self) -> Option<Waker> {
+    pub(crate) fn forget_waker(&self) -> Option<Waker> {
         match &mut *self.state() {
             ResultState::Pending(waker) => waker.take(),
             ResultState::Ready(_) | ResultState::Taken => None,
@@ -187,25 +187,8 @@ impl<T> ScheduledFuture<T> {
     /// assert_eq!(part.join()?, 42);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn try_join(mut self) -> Result<Result<T, JoinError>, ScheduledFuture<T>> {
-        if self.is_over {
-            return Ok(Err(JoinError::Taken));
-        }
-        let sleeper = Sleeper::new();
-        let waker = sleeper.waker();
-        if let Some(result) = self.look(&waker) {
-            return Ok(result);
-        }
-        let waiting = self.task.begin_wait();
-        loop {
-            if let Some(result) = self.look(&waker) {
-                return Ok(result);
-            }
-            if waiting.is_err() {
-                return Err(self);
-            }
-            sleeper.sleep();
-        }
+    pub fn try_join(self) -> Result<Result<T, JoinError>, ScheduledFuture<T>> {
+        self.wait(None)
     }
 
     /// Waits for the result, at most for the given time by the system's clock.
@@ -214,26 +197,39 @@ impl<T> ScheduledFuture<T> {
     ///
     /// Returns the future if there is no result in time.
     pub fn join_timeout(
-        mut self,
+        self,
         timeout: Duration,
     ) -> Result<Result<T, JoinError>, ScheduledFuture<T>> {
-        let Some(until) = Instant::now().checked_add(timeout) else {
-            return Ok(self.join());
-        };
+        match Instant::now().checked_add(timeout) {
+            Some(until) => self.wait(Some(until)),
+            None => Ok(self.join()),
+        }
+    }
+
+    /// Waits for the result. Returns the future if there is none by then, or if a wait without end would never end.
+    fn wait(mut self, until: Option<Instant>) -> Result<Result<T, JoinError>, ScheduledFuture<T>> {
         if self.is_over {
             return Ok(Err(JoinError::Taken));
         }
-        let sleeper = Sleeper::new();
+        let (sleeper, mut waiting) = (Sleeper::new(), None);
         let waker = sleeper.waker();
         loop {
             if let Some(result) = self.look(&waker) {
                 return Ok(result);
             }
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(self);
+            match (until, &waiting) {
+                (Some(until), _) => {
+                    let left = until.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        return Err(self);
+                    }
+                    sleeper.sleep_for(left);
+                }
+                // Looks again afterwards, because the task may have ended before the wait was noted.
+                (None, None) => waiting = Some(self.task.begin_wait()),
+                (None, Some(Err(_))) => return Err(self),
+                (None, Some(Ok(_))) => sleeper.sleep(),
             }
-            sleeper.sleep_for(left);
         }
     }
 
@@ -283,19 +279,12 @@ impl<T> Drop for ScheduledFuture<T> {
         if self.has_left_waker {
             let waker = self.task.result().forget_waker();
             // A waker's `Drop` is user code, and this may be an unwinding thread.
-            PanicHook::default().catch(|| drop(waker));
+            PanicHook::default().catch(None, || drop(waker));
         }
     }
 }
 
-impl<T> fmt::Debug for ScheduledFuture<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ScheduledFuture")
-            .field("is_done", &self.is_done())
-            .field("is_periodic", &self.is_periodic())
-            .finish_non_exhaustive()
-    }
-}
+impl_debug!(ScheduledFuture<T>, self, is_done: self.is_done(), is_periodic: self.is_periodic());
 
 /// Why a task has no result.
 #[derive(Debug, Error)]
@@ -387,8 +376,4 @@ impl PanicPayload {
     }
 }
 
-impl fmt::Debug for PanicPayload {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PanicPayload").field("message", &self.message()).finish_non_exhaustive()
-    }
-}
+impl_debug!(PanicPayload, self, message: self.message());

@@ -58,8 +58,6 @@
 
 mod builder;
 mod future;
-/// A task of a layer that runs tasks itself. Message loops and workers have the same.
-pub(crate) mod job;
 mod queue;
 mod scheduled;
 mod shared;

@@ -8,12 +8,14 @@ use std::time::{Duration, Instant};
 use super::builder::{PoolBuilder, ShutdownPolicy};
 use super::future::ScheduledFuture;
 use super::shared::Shared;
-use super::task::{Call, Callable, PoolTask, QueuedTask};
+use super::task::{self, PoolTask, QueuedTask};
 use crate::clock::timeline::after;
 use crate::executor::deadlock::PoolThreads;
-use crate::pool::job::{NamedOnce, Series};
+use crate::job::{NamedOnce, Once, Owner, Run, Series, Work};
+use crate::platform::impls::impl_debug;
+use crate::scheduler::schedule_boxes_by_name;
 use crate::{
-    Cancellable, DueTask, Executor, Period, Rejected, Repeat, RepeatingTask, Schedule,
+    Cancellable, DueTask, Executor, Period, Rejected, Repeat, RepeatingTask, Request, Schedule,
     ScheduleError, Task, TryScheduleError,
 };
 
@@ -124,7 +126,7 @@ impl ScheduledThreadPool {
         f: F,
     ) -> Result<(), TryScheduleError<F>> {
         let now = self.now();
-        self.enqueue(now, now, Call::new(f)).map(drop).map_err(refused)
+        self.enqueue(now, now, Once::in_span(f)).map(drop).map_err(Once::refused)
     }
 
     /// Runs a task as soon as a thread is free, and returns a future of its result.
@@ -175,7 +177,7 @@ impl ScheduledThreadPool {
         f: F,
     ) -> Result<ScheduledFuture<T>, TryScheduleError<F>> {
         let now = self.now();
-        let task = self.enqueue(now, after(now, delay), Call::new(f)).map_err(refused)?;
+        let task = self.enqueue(now, after(now, delay), Once::in_span(f)).map_err(Once::refused)?;
         Ok(ScheduledFuture::new(task))
     }
 
@@ -268,17 +270,13 @@ impl ScheduledThreadPool {
         name: &'static str,
         f: F,
     ) -> Result<Arc<PoolTask<Series<F>>>, TryScheduleError<F>> {
-        if period.duration().is_zero() {
-            return Err(TryScheduleError::new(ScheduleError::ZeroPeriod, f));
-        }
         let now = self.now();
         let due = after(now, initial);
-        let enqueued = self.enqueue(now, due, Series::new(name, due, period, f));
-        enqueued.map_err(|(reason, series)| TryScheduleError::new(reason, series.f))
+        self.enqueue(now, due, Series::new(name, due, period, f)?).map_err(Series::refused)
     }
 
     /// Brings a task to the pool. Holds the calling thread back if the pool is behind. Work that is refused comes back.
-    fn enqueue<W: Callable>(
+    fn enqueue<W: Work>(
         &self,
         now: Instant,
         deadline: Instant,
@@ -289,7 +287,7 @@ impl ScheduledThreadPool {
         Ok(task)
     }
 
-    fn enqueue_without_waiting<W: Callable>(
+    fn enqueue_without_waiting<W: Work>(
         &self,
         now: Instant,
         deadline: Instant,
@@ -303,8 +301,9 @@ impl ScheduledThreadPool {
             shared.leave();
             return Err((ScheduleError::Full, work));
         }
-        let task = PoolTask::new(shared, work);
-        let offered = task.offer(deadline, Some(now));
+        let task = task::new_task(shared, work);
+        let queued = Arc::<PoolTask<W>>::clone(&task);
+        let offered = task::offer(queued, deadline, Some(now));
         // If a shutdown came in between, it may have searched the queue before the task was there.
         let may_run = shared.lifecycle.may_run(W::IS_PERIODIC, deadline <= now);
         let reason = match offered {
@@ -319,10 +318,11 @@ impl ScheduledThreadPool {
             _ => ScheduleError::Closed,
         };
         // If the work does not come back, the task has run, or its future tells what became of it.
-        match task.take_back() {
-            Some(work) => Err((reason, work)),
-            None => Ok((task, None)),
-        }
+        let Some(work) = task.take_back() else { return Ok((task, None)) };
+        shared.remove(task.position());
+        shared.limit.leave();
+        shared.leave();
+        Err((reason, work))
     }
 
     fn now(&self) -> Instant {
@@ -380,10 +380,6 @@ impl ScheduledThreadPool {
     }
 }
 
-fn refused<F>((reason, call): (ScheduleError, Call<F>)) -> TryScheduleError<F> {
-    TryScheduleError::new(reason, call.f)
-}
-
 impl fmt::Debug for ScheduledThreadPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.shared().fmt(f)
@@ -416,60 +412,27 @@ impl Executor for ScheduledThreadPool {
 }
 
 impl Schedule for ScheduledThreadPool {
+    schedule_boxes_by_name!();
+
     fn now(&self) -> Instant {
         self.now()
     }
 
-    fn schedule_task(&self, delay: Duration, task: Task) -> Result<Cancellable, ScheduleError> {
-        self.schedule_task_named(type_name::<Task>(), delay, task)
-    }
-
-    fn schedule_task_at(
-        &self,
-        deadline: Instant,
-        task: Task,
-    ) -> Result<Cancellable, ScheduleError> {
-        self.schedule_task_at_named(type_name::<Task>(), deadline, task)
-    }
-
-    fn schedule_series(
-        &self,
-        initial: Duration,
-        period: Period,
-        task: RepeatingTask,
-    ) -> Result<Cancellable, ScheduleError> {
-        self.schedule_series_named(type_name::<RepeatingTask>(), initial, period, task)
-    }
-
-    fn schedule_task_named(
+    fn schedule_named(
         &self,
         name: &'static str,
-        delay: Duration,
-        task: Task,
+        request: Request,
     ) -> Result<Cancellable, ScheduleError> {
         let now = self.now();
-        let task = self.enqueue(now, after(now, delay), NamedOnce { name, task });
+        let (deadline, task) = match request {
+            Request::After(delay, task) => (after(now, delay), task),
+            Request::At(deadline, task) => (deadline, task),
+            Request::Series(initial, period, task) => {
+                return Ok(Cancellable::from(self.repeat(initial, period, name, task)?));
+            }
+        };
+        let task = self.enqueue(now, deadline, NamedOnce { name, task });
         task.map(Cancellable::from).map_err(|(reason, _)| reason)
-    }
-
-    fn schedule_task_at_named(
-        &self,
-        name: &'static str,
-        deadline: Instant,
-        task: Task,
-    ) -> Result<Cancellable, ScheduleError> {
-        let task = self.enqueue(self.now(), deadline, NamedOnce { name, task });
-        task.map(Cancellable::from).map_err(|(reason, _)| reason)
-    }
-
-    fn schedule_series_named(
-        &self,
-        name: &'static str,
-        initial: Duration,
-        period: Period,
-        task: RepeatingTask,
-    ) -> Result<Cancellable, ScheduleError> {
-        Ok(Cancellable::from(self.repeat(initial, period, name, task)?))
     }
 }
 
@@ -493,7 +456,7 @@ impl Unstarted {
     /// A series runs once. Its future gets [`JoinError::Cancelled`](super::JoinError::Cancelled), unless this run
     /// breaks.
     pub fn run(self) {
-        self.task.run_for_the_last_time();
+        task::run_for_the_last_time(&*self.task);
     }
 }
 
@@ -503,11 +466,4 @@ impl Drop for Unstarted {
     }
 }
 
-impl fmt::Debug for Unstarted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Unstarted")
-            .field("deadline", &self.deadline)
-            .field("is_periodic", &self.task.is_periodic())
-            .finish_non_exhaustive()
-    }
-}
+impl_debug!(Unstarted, self, deadline: self.deadline, is_periodic: self.task.is_periodic());

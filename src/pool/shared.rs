@@ -1,10 +1,8 @@
 //! The state that a pool, its tasks and its threads share.
 
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use super::builder::{AroundRuns, ShutdownPolicy};
@@ -47,19 +45,6 @@ impl Shared {
     #[inline]
     pub(super) fn now(&self) -> Instant {
         self.clock.now()
-    }
-
-    /// Runs a task with this name, between the hooks for that, and catches its panic.
-    pub(super) fn run_between_hooks<R>(
-        &self,
-        name: &'static str,
-        run: impl FnOnce() -> R,
-    ) -> thread::Result<R> {
-        let AroundRuns { before, after } = &self.around;
-        before.iter().for_each(|before| _ = self.on_panic.catch(|| before(name)));
-        let done = catch_unwind(AssertUnwindSafe(run));
-        after.iter().for_each(|after| _ = self.on_panic.catch(|| after(name, done.is_err())));
-        done
     }
 
     /// Counts a task in. Returns false if the pool is shut down; then the task is not counted.
@@ -122,12 +107,12 @@ impl Shared {
 
     fn withdraw_what_may_not_run(&self) {
         // If the clock panics, nothing counts as due.
-        let now = self.on_panic.catch(|| self.now());
+        let now = self.on_panic.catch(None, || self.now());
         for (deadline, task) in self.workers.queue.snapshot() {
             let is_due = now.is_some_and(|now| deadline <= now);
             let is_unwanted = !self.lifecycle.may_run(task.is_periodic(), is_due);
             // If it has run in the meantime, the last reference to its result may be dropped here.
-            self.on_panic.catch(move || {
+            self.on_panic.catch(None, move || {
                 is_unwanted.then(|| task.withdraw());
             });
         }

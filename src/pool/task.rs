@@ -1,148 +1,108 @@
-//! One task of a pool: a [`Job`], which has the states, beside the [`ResultCell`], which has the result.
+//! One task of a pool: a [`Job`] whose result goes into a [`ResultCell`], where its future finds it. The first result stands.
 //!
-//! - The cell is resolved by whatever ends the job: its last run, a withdrawal, or a cancel, which resolves
-//!   the future of a series at once, even while the series runs. So no future waits in vain. The first result stands.
 //! - The key of a task is noted under the queue's lock, before another thread can take the task. The first
 //!   offer comes before there is a handle. The later offers of a series, and resets, come under the job's lock as well
-//!   (JOB-5 and JOB-6 of [`job`](crate::pool::job)). A handle reads the key under the job's lock, or after it has ended the
+//!   (JOB-5 and JOB-6 of [`job`](crate::job)). A handle reads the key under the job's lock, or after it has ended the
 //!   task, when the key does not change any more.
 //! - A series waits in the queue from the time at which its next run became possible, which is the later of
 //!   its planned time and the end of the run before. Ordered by the planned time alone, a series whose runs take longer
 //!   than its period would always come first, and nothing else would ever run. The phase goes by the plan.
 
-use std::any::{Any, type_name};
-use std::ops::ControlFlow;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use super::builder::RunHook;
 use super::future::{JoinError, Joinable, PanicPayload, ResultCell};
 use super::queue::Offered;
 use super::shared::Shared;
 use crate::executor::deadlock::{Waiting, wait_for};
-use crate::observe::trace::{self, CurrentSpan};
-use crate::pool::job::{Due, Job, NamedOnce, Next, Owner, Ran, Series, Work, Workload};
-use crate::wheel::WheelKey;
-use crate::{Cancel, Cancellable, DueTask, PanicHook, Repeat};
+use crate::job::{AtomicPosition, Due, End, Job, Next, Owner, OwnerRef, Position, Ran, Run, Work};
+use crate::observe::trace;
+use crate::{Cancel, Cancellable, PanicHook};
 
-/// Work that has a result.
-pub(super) trait Callable: Workload + Sized {
-    const IS_PERIODIC: bool = false;
-    type Output: Send;
+/// A task as its handles have it. It keeps its pool alive until it has ended.
+pub(super) type PoolTask<W> = Job<W, Shared, Returns<<W as Work>::Output>>;
 
-    /// Runs the work once. `Break` has the result, and means that it does not run again.
-    fn call(work: &mut Option<Self>) -> ControlFlow<Self::Output>;
-
-    /// Returns when the work is due again, after a run that has ended now.
-    fn next_run(&mut self, ended: Instant) -> Instant {
-        ended
-    }
+/// The pool of a task, and where the result goes.
+pub(super) struct Returns<T> {
+    shared: Arc<Shared>,
+    result: ResultCell<T>,
 }
 
-/// A closure that is called once, in the span in which it was brought to the pool.
-pub(super) struct Call<F> {
-    pub(super) f: F,
-    span: Option<CurrentSpan>,
-}
-
-impl<F> Call<F> {
-    pub(super) fn new(f: F) -> Call<F> {
-        Call { f, span: trace::current_span() }
-    }
-}
-
-impl<F: Send + 'static> Workload for Call<F> {
-    fn name(&self) -> &'static str {
-        type_name::<F>()
-    }
-}
-
-impl<T: Send, F: FnOnce() -> T + Send + 'static> Callable for Call<F> {
-    type Output = T;
-
-    fn call(work: &mut Option<Self>) -> ControlFlow<T> {
-        let Call { f, span } = work.take().expect("a task runs once"); // only this thread has the work (JOB-1)
-        ControlFlow::Break(match span {
-            Some(span) => span.run(f),
-            None => f(),
-        })
-    }
-}
-
-impl<R: Repeat, F: FnMut() -> R + Send + 'static> Callable for Series<F> {
-    const IS_PERIODIC: bool = true;
-    type Output = ();
-
-    fn call(work: &mut Option<Self>) -> ControlFlow<()> {
-        let run = |series: &mut Self| trace::in_a_root_span(|| series.run_once());
-        work.as_mut().map_or(ControlFlow::Break(()), run)
+impl<T: Send + 'static> OwnerRef<Shared, T> for Returns<T> {
+    fn get(&self) -> Option<impl Deref<Target = Shared>> {
+        Some(&*self.shared)
     }
 
-    fn next_run(&mut self, ended: Instant) -> Instant {
-        Work::next_run(self, ended)
-    }
-}
-
-impl Callable for NamedOnce {
-    type Output = ();
-
-    fn call(work: &mut Option<Self>) -> ControlFlow<()> {
-        work.take().into_iter().for_each(|named| (named.task)());
-        ControlFlow::Break(())
-    }
-}
-
-/// A task of a scheduler whose executor is the pool.
-impl Callable for DueTask {
-    type Output = ();
-
-    fn call(work: &mut Option<Self>) -> ControlFlow<()> {
-        work.take().into_iter().for_each(DueTask::run);
-        ControlFlow::Break(())
+    fn tell(&self, end: End<T>) {
+        let result = match end {
+            End::Value(value) => Ok(value),
+            End::Cancelled => Err(JoinError::Cancelled),
+            End::Panicked(payload) => Err(JoinError::Panicked(PanicPayload::new(payload))),
+        };
+        self.result.resolve(result, &self.shared.on_panic);
     }
 }
 
 /// A task as the queue has it, without its types.
-pub(super) trait QueuedTask: Send + Sync {
-    /// Runs the task if it still waits, and puts a series back into the queue.
-    fn run(self: Arc<Self>);
-    /// Runs the task if it still waits, here and for the last time.
-    fn run_for_the_last_time(&self);
-    /// Ends the task, unless it runs or has ended.
-    fn withdraw(&self);
+pub(super) trait QueuedTask: Run<Shared> {
+    fn shared(&self) -> &Arc<Shared>;
     fn is_periodic(&self) -> bool;
 }
 
-/// Where a task notes its key. Relaxed, because of the locks that are named above: each reader comes after
-/// the last writer.
-pub(super) struct KeyCell(AtomicU64);
+impl<W: Work> QueuedTask for PoolTask<W> {
+    fn shared(&self) -> &Arc<Shared> {
+        &self.owner_ref().shared
+    }
 
-impl Default for KeyCell {
-    fn default() -> KeyCell {
-        KeyCell(AtomicU64::new(WheelKey::NONE.to_bits()))
+    fn is_periodic(&self) -> bool {
+        W::IS_PERIODIC
     }
 }
 
-impl KeyCell {
-    #[inline]
-    fn set(&self, key: WheelKey) {
-        self.0.store(key.to_bits(), Ordering::Relaxed);
-    }
-
-    #[inline]
-    fn get(&self) -> WheelKey {
-        WheelKey::from_bits(self.0.load(Ordering::Relaxed))
-    }
+pub(super) fn new_task<W: Work>(shared: &Arc<Shared>, work: W) -> Arc<PoolTask<W>> {
+    let (shared, result) = (Arc::clone(shared), ResultCell::new());
+    Job::new(Returns { shared, result }, work)
 }
 
-pub(super) struct PoolTask<W: Callable> {
-    job: Job<W, Shared, Arc<Shared>>,
-    result: ResultCell<W::Output>,
+/// Puts a task into the queue, and notes its key. Returns `None` if the queue is closed.
+pub(super) fn offer(
+    task: Arc<dyn QueuedTask>,
+    deadline: Instant,
+    now: Option<Instant>,
+) -> Option<Offered> {
+    let (shared, noted) = (Arc::clone(task.shared()), Arc::clone(&task));
+    let note = |key| noted.position().set(Position::Delayed(key));
+    shared.workers.queue.offer_noted(deadline, task, now, note).ok()
+}
+
+/// Runs a task that has come out of the queue, if it still waits, and puts a series back.
+pub(super) fn run(task: Arc<dyn QueuedTask>) {
+    let shared = Arc::clone(task.shared());
+    let mut is_in = true;
+    let mut put_back = |Next { due, ended }| {
+        // A shutdown may have searched the queue while the task ran, so it is asked again afterwards.
+        let may_repeat = || shared.lifecycle.may_repeat();
+        let offer = || offer(Arc::clone(&task), due.max(ended), Some(ended)); // not by the plan alone
+        is_in = may_repeat() && offer().is_some() && may_repeat();
+    };
+    if task.run(&shared, &mut put_back) == Ran::Again && !is_in {
+        task.withdraw();
+    }
+    // If nobody has taken the result, it is dropped here, with the task. The memory of the task is freed after
+    // that, so `deadlock`, which knows this run by its address, does not take another task for it.
+    shared.on_panic.catch(None, || drop(task));
+}
+
+/// Runs a task if it still waits, here and for the last time.
+pub(super) fn run_for_the_last_time(task: &dyn QueuedTask) {
+    if task.run(task.shared(), &mut |_: Next| ()) == Ran::Again {
+        task.withdraw();
+    }
 }
 
 impl Owner for Shared {
-    type Position = KeyCell;
     type AfterMove = ();
 
     fn now(&self) -> Instant {
@@ -153,28 +113,39 @@ impl Owner for Shared {
         &self.on_panic
     }
 
+    fn make_run(&self, name: &'static str, is_periodic: bool, run: &mut dyn FnMut() -> bool) {
+        let call = |hook: &Option<RunHook>, panicked| {
+            let hook = hook.as_ref();
+            hook.into_iter()
+                .for_each(|hook| _ = self.on_panic.catch(None, || hook(name, panicked)));
+        };
+        call(&self.around.before, false);
+        let panicked = if is_periodic { trace::in_a_root_span(run) } else { run() };
+        call(&self.around.after, panicked);
+    }
+
     fn no_longer_pending(&self) {
         self.limit.leave();
     }
 
-    fn remove(&self, key: &KeyCell) {
-        drop(self.workers.queue.remove_at(key.get()));
+    fn remove(&self, position: &AtomicPosition) {
+        drop(self.workers.queue.remove_at(position.key()));
     }
 
     fn has_ended(&self) {
         self.leave();
     }
 
-    fn deadline(&self, key: &KeyCell) -> Option<Due> {
-        self.workers.queue.deadline_of(key.get()).map(Due::At)
+    fn deadline(&self, position: &AtomicPosition) -> Option<Due> {
+        self.workers.queue.deadline_of(position.key()).map(Due::At)
     }
 
-    fn move_to(&self, key: &KeyCell, deadline: Instant) -> Option<()> {
+    fn move_to(&self, position: &AtomicPosition, deadline: Instant) -> Option<()> {
         // A shutdown that runs nothing delayed leaves what is due in the queue. That task must not become delayed again. Asked
         // under the queue's lock, so that the search of a shutdown comes before it, or finds the task where it was moved.
         let may_move =
             |task: &Arc<dyn QueuedTask>| self.lifecycle.may_run(task.is_periodic(), false);
-        self.workers.queue.reset_at(key.get(), deadline, may_move).then_some(())
+        self.workers.queue.reset_at(position.key(), deadline, may_move).then_some(())
     }
 
     fn has_moved(&self, (): ()) {}
@@ -184,147 +155,9 @@ impl Owner for Shared {
     }
 }
 
-impl<W: Callable> PoolTask<W> {
-    pub(super) fn new(shared: &Arc<Shared>, work: W) -> Arc<Self> {
-        let job = Job::with(Arc::clone(shared), work, W::IS_PERIODIC);
-        Arc::new(PoolTask { job, result: ResultCell::new() })
-    }
-
-    fn shared(&self) -> &Arc<Shared> {
-        self.job.owner_ref()
-    }
-
-    /// Puts the task into the queue, and notes its key. Returns `None` if the queue is closed.
-    pub(super) fn offer(
-        self: &Arc<Self>,
-        deadline: Instant,
-        now: Option<Instant>,
-    ) -> Option<Offered> {
-        let this = Arc::<Self>::clone(self);
-        let queue = &self.shared().workers.queue;
-        queue.offer_noted(deadline, this, now, |key| self.job.position().set(key)).ok()
-    }
-
-    /// Takes the work back if the task still waits, as if the task had never been accepted.
-    pub(super) fn take_back(&self) -> Option<W> {
-        let work = self.job.take_back()?;
-        self.shared().remove(self.job.position());
-        self.shared().no_longer_pending();
-        self.shared().leave();
-        Some(work)
-    }
-
-    /// Runs the work once. Returns when it is due again, or its result.
-    fn run_once(&self, work: &mut Option<W>) -> ControlFlow<Result<W::Output, JoinError>, Next> {
-        let shared = self.shared();
-        let name = work.as_ref().map_or("a task", Workload::name);
-        let panicked = |panic: Box<dyn Any + Send>| {
-            shared.on_panic.tell_named(name, &*panic);
-            ControlFlow::Break(Err(JoinError::Panicked(PanicPayload::new(panic))))
-        };
-        match shared.run_between_hooks(name, || W::call(work)) {
-            Ok(ControlFlow::Continue(())) => {}
-            Ok(ControlFlow::Break(value)) => return ControlFlow::Break(Ok(value)),
-            Err(panic) => return panicked(panic),
-        }
-        let (Some(work), true) = (work, shared.lifecycle.may_repeat()) else {
-            return ControlFlow::Break(Err(JoinError::Cancelled));
-        };
-        let possible = || {
-            let ended = shared.now();
-            Next { due: work.next_run(ended), ended }
-        };
-        catch_unwind(AssertUnwindSafe(possible)).map_or_else(panicked, ControlFlow::Continue)
-    }
-
-    fn resolve(&self, result: Result<W::Output, JoinError>) {
-        self.result.resolve(result, &self.shared().on_panic);
-    }
-}
-
-impl<W: Callable> QueuedTask for PoolTask<W> {
-    fn run(self: Arc<Self>) {
-        let shared = Arc::clone(self.shared());
-        let (mut result, mut is_in) = (Err(JoinError::Cancelled), true);
-        let run = |work: &mut Option<W>| match self.run_once(work) {
-            ControlFlow::Continue(possible) => Some(possible),
-            ControlFlow::Break(ended) => {
-                result = ended;
-                None
-            }
-        };
-        let mut put_back = |Next { due, ended }| {
-            is_in = self.offer(due.max(ended), Some(ended)).is_some(); // not by the plan alone
-        };
-        match self.job.run_with(&shared, run, &mut put_back) {
-            Ran::Not | Ran::Later => {}
-            Ran::ForTheLastTime => self.resolve(result),
-            // A shutdown may have searched the queue while this task ran.
-            Ran::Again if is_in && shared.lifecycle.may_repeat() => {}
-            Ran::Again => self.withdraw(),
-        }
-        // If nobody has taken the result, it is dropped here, with the task. The memory of the task is freed after
-        // that, so `deadlock`, which knows this run by its address, does not take another task for it.
-        shared.on_panic.catch(|| drop(self));
-    }
-
-    fn run_for_the_last_time(&self) {
-        let mut result = Err(JoinError::Cancelled);
-        let run = |work: &mut Option<W>| {
-            if let ControlFlow::Break(ended) = self.run_once(work) {
-                result = ended;
-            }
-            None
-        };
-        if self.job.run_with(self.shared(), run, &mut |_: Next| ()) == Ran::ForTheLastTime {
-            self.resolve(result);
-        }
-    }
-
-    fn withdraw(&self) {
-        if self.job.withdraw() {
-            self.resolve(Err(JoinError::Cancelled));
-        }
-    }
-
-    fn is_periodic(&self) -> bool {
-        W::IS_PERIODIC
-    }
-}
-
-impl<W: Callable> Cancel for PoolTask<W> {
-    fn cancel(&self) -> bool {
-        let is_won = self.job.cancel();
-        if is_won {
-            self.resolve(Err(JoinError::Cancelled));
-        }
-        is_won
-    }
-
-    fn is_cancelled(&self) -> bool {
-        self.job.is_cancelled()
-    }
-
-    fn is_done(&self) -> bool {
-        self.job.is_done()
-    }
-
-    fn reset(&self, delay: Duration) -> bool {
-        self.job.reset(delay)
-    }
-
-    fn reset_at(&self, deadline: Instant) -> bool {
-        self.job.reset_at(deadline)
-    }
-
-    fn deadline(&self) -> Option<Instant> {
-        self.job.deadline()
-    }
-}
-
-impl<W: Callable> Joinable<W::Output> for PoolTask<W> {
+impl<W: Work> Joinable<W::Output> for PoolTask<W> {
     fn result(&self) -> &ResultCell<W::Output> {
-        &self.result
+        &self.owner_ref().result
     }
 
     fn cancel(&self) -> bool {
@@ -336,7 +169,7 @@ impl<W: Callable> Joinable<W::Output> for PoolTask<W> {
     }
 
     fn remaining(&self) -> Option<Duration> {
-        Some(self.job.deadline()?.saturating_duration_since(self.shared().now()))
+        Some(Cancel::deadline(self)?.saturating_duration_since(self.shared().now()))
     }
 
     fn handle(self: Arc<Self>) -> Cancellable {

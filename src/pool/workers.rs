@@ -25,7 +25,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::queue::DelayedWorkQueue;
-use super::task::QueuedTask;
+use super::task::{self, QueuedTask};
 use crate::executor::deadlock::{PoolThreads, runs};
 
 /// Starts a thread that does some work.
@@ -268,7 +268,7 @@ impl Worker {
         self.workers.threads.join();
         while let Some(task) = self.workers.next_task(&self) {
             let _runs = runs(Arc::as_ptr(&task).cast::<()>().addr());
-            task.run();
+            task::run(task);
         }
     }
 

@@ -103,7 +103,7 @@ impl CompositeCancellable {
         let mut over = Vec::new();
         for (key, handle) in handles {
             // A handle that panics may not be over.
-            if PanicHook::default().catch(|| handle.is_done()) == Some(true) {
+            if PanicHook::default().catch(None, || handle.is_done()) == Some(true) {
                 over.push((key, handle));
             }
         }
@@ -112,7 +112,8 @@ impl CompositeCancellable {
         let left = set.handles.len();
         set.prune_at = 2 * left;
         drop(set);
-        over.into_iter().for_each(|(_, handle)| _ = PanicHook::default().catch(|| drop(handle)));
+        over.into_iter()
+            .for_each(|(_, handle)| _ = PanicHook::default().catch(None, || drop(handle)));
         left
     }
 

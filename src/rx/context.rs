@@ -1,14 +1,13 @@
 //! Runs tasks in the context of the thread that scheduled them: thread-locals, spans, tenants, deadlines.
 
-use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::time::Instant;
 
 use super::scheduler::ExecutorScheduler;
 use super::worker::Worker;
 use crate::PanicHook;
-use crate::pool::job::{Work, Workload};
+use crate::job::{Plan, Work};
+use crate::platform::impls::impl_debug;
 
 /// Captures a context of a thread, and installs it on another.
 ///
@@ -112,11 +111,7 @@ impl ContextAwareScheduler {
     }
 }
 
-impl fmt::Debug for ContextAwareScheduler {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ContextAwareScheduler").finish_non_exhaustive()
-    }
-}
+impl_debug!(ContextAwareScheduler, self);
 
 /// Captures the context of the calling thread.
 pub(super) type Capture = Arc<dyn Fn() -> Scope + Send + Sync>;
@@ -151,22 +146,13 @@ pub(super) struct InContext<W> {
     pub(super) work: W,
 }
 
-impl<W: Work> Workload for InContext<W> {
+impl<W: Work<Output = ()>> Work for InContext<W> {
+    const IS_PERIODIC: bool = W::IS_PERIODIC;
+    type Output = ();
+
     fn name(&self) -> &'static str {
         self.work.name()
     }
-
-    fn move_to(&mut self, deadline: Instant) {
-        self.work.move_to(deadline);
-    }
-
-    fn move_following(&mut self, deadline: Instant) {
-        self.work.move_following(deadline);
-    }
-}
-
-impl<W: Work> Work for InContext<W> {
-    const IS_PERIODIC: bool = W::IS_PERIODIC;
 
     fn run(in_context: &mut Option<Self>, hook: &PanicHook) -> ControlFlow<()> {
         let Some(InContext { scope, work }) = in_context.take() else {
@@ -174,16 +160,16 @@ impl<W: Work> Work for InContext<W> {
         };
         let (mut work, mut outcome) = (Some(work), None);
         let name = work.as_ref().map_or("a task", W::name);
-        let run = &mut || outcome = hook.catch_named(name, || W::run(&mut work, hook));
-        let entered = hook.catch(|| scope(run));
+        let run = &mut || outcome = hook.catch(name, || W::run(&mut work, hook));
+        let entered = hook.catch(None, || scope(run));
         match (work, entered) {
             (Some(work), Some(())) => *in_context = Some(InContext { scope, work }),
-            (work, _) => drop((hook.catch(|| drop(work)), hook.catch(|| drop(scope)))),
+            (work, _) => drop((hook.catch(None, || drop(work)), hook.catch(None, || drop(scope)))),
         }
         outcome.filter(|_| entered.is_some()).unwrap_or(ControlFlow::Break(()))
     }
 
-    fn next_run(&mut self, ended: Instant) -> Instant {
-        self.work.next_run(ended)
+    fn plan(&mut self) -> Option<&mut Plan> {
+        self.work.plan()
     }
 }

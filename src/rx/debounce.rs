@@ -1,11 +1,10 @@
 //! [`debounce`]: a closure that runs once its calls have stopped for a while.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::rate::{Pace, Paced};
-use crate::{Schedule, TryScheduleError};
+use super::rate::{Pace, Paced, callable};
+use crate::Schedule;
 
 /// Returns a callable that runs `f` with the last value, when no value has come for `quiet`.
 ///
@@ -68,6 +67,28 @@ pub fn debounce<T: Send + 'static>(
 /// A callable that runs its closure once its calls have stopped for a while: see [`debounce`].
 ///
 /// Clones are the same callable.
+///
+/// ```
+/// use std::sync::mpsc;
+/// use std::time::Duration;
+/// use tickwheel::{ScheduleError, Scheduler, rx};
+///
+/// let scheduler = Scheduler::new();
+/// let (sender, saved) = mpsc::channel();
+/// let hour = Duration::from_secs(3600);
+/// let save = rx::debounce(scheduler.clone(), hour, move |text| sender.send(text).unwrap());
+/// save.call("a draft")?;
+/// assert!(save.is_pending() && save.flush()); // at once, on this thread
+/// assert_eq!(saved.try_recv()?, "a draft");
+/// save.call("a mistake")?;
+/// assert!(save.cancel() && !save.cancel());
+/// assert_eq!(scheduler.pending(), 0, "the timers are cancelled");
+/// scheduler.close()?;
+/// let refused = save.call("the last words").unwrap_err();
+/// assert_eq!(refused.reason(), ScheduleError::Closed);
+/// assert_eq!(refused.into_task(), "the last words");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Debounced<T> {
     paced: Arc<Paced<T>>,
 }
@@ -102,91 +123,6 @@ impl<T: Send + 'static> Debounced<T> {
         self.paced.set_max_wait(longest);
         self
     }
-
-    /// Takes a value. It replaces the pending one, and `f` runs with it when the calls have stopped for the quiet time.
-    ///
-    /// # Errors
-    ///
-    /// A call that finds no timer set schedules one. If the schedule is closed or full,
-    /// [`TryScheduleError::into_task`] gives the value back, and [`reason`](TryScheduleError::reason) says why. A value
-    /// that was accepted before stays. While a timer is set, a call always succeeds.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tickwheel::{ScheduleError, Scheduler, rx};
-    ///
-    /// let scheduler = Scheduler::new();
-    /// let save = rx::debounce(scheduler.clone(), Duration::from_secs(1), |text| println!("{text}"));
-    /// scheduler.close()?;
-    /// let refused = save.call("the last words").unwrap_err();
-    /// assert_eq!(refused.reason(), ScheduleError::Closed);
-    /// assert_eq!(refused.into_task(), "the last words");
-    /// # Ok::<(), tickwheel::CloseError>(())
-    /// ```
-    pub fn call(&self, value: T) -> Result<(), TryScheduleError<T>> {
-        self.paced.call(value)
-    }
-
-    /// Runs `f` with the pending value now, on the calling thread. Returns false if no value is pending.
-    ///
-    /// If `f` is running at this moment, on another thread or around this call, the value does not wait for its time
-    /// any more, but for the end of that run. Then it is scheduled without a delay. A panic in `f` is the caller's.
-    ///
-    /// To have it run on the schedule, schedule a task that calls `flush`.
-    ///
-    /// ```
-    /// use std::sync::mpsc;
-    /// use std::time::Duration;
-    /// use tickwheel::{Scheduler, rx};
-    ///
-    /// let scheduler = Scheduler::new();
-    /// let (sender, saved) = mpsc::channel();
-    /// let hour = Duration::from_secs(3600);
-    /// let save = rx::debounce(scheduler.clone(), hour, move |text| sender.send(text).unwrap());
-    /// save.call("a draft")?;
-    /// assert!(save.is_pending() && save.flush());
-    /// assert_eq!(saved.try_recv()?, "a draft");
-    /// assert!(!save.is_pending() && !save.flush());
-    /// assert_eq!(scheduler.pending(), 0, "the timer is cancelled");
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn flush(&self) -> bool {
-        self.paced.flush()
-    }
-
-    /// Drops the pending value, and cancels its timer. Returns false if no value is pending. A run of `f` that has
-    /// started goes on.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tickwheel::{Scheduler, rx};
-    ///
-    /// let scheduler = Scheduler::new();
-    /// let save = rx::debounce(scheduler.clone(), Duration::from_secs(1), |_: &str| unreachable!());
-    /// save.call("a mistake")?;
-    /// assert!(save.cancel() && !save.cancel());
-    /// assert_eq!(scheduler.pending(), 0);
-    /// # Ok::<(), tickwheel::ScheduleError>(())
-    /// ```
-    pub fn cancel(&self) -> bool {
-        self.paced.cancel()
-    }
-
-    /// Returns true if a value waits for its run. The value of a run that has started does not count.
-    pub fn is_pending(&self) -> bool {
-        self.paced.is_pending()
-    }
 }
 
-impl<T> Clone for Debounced<T> {
-    fn clone(&self) -> Debounced<T> {
-        Debounced { paced: Arc::clone(&self.paced) }
-    }
-}
-
-impl<T> fmt::Debug for Debounced<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let is_pending = self.paced.is_pending();
-        f.debug_struct("Debounced").field("is_pending", &is_pending).finish_non_exhaustive()
-    }
-}
+callable!(Debounced);

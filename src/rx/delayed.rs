@@ -10,7 +10,7 @@
 //!     |                              ^           stored          | |
 //!     | refused or dropped           '---------------------------' | refused or dropped
 //!     v                                                            v
-//!   the task is withdrawn <---- its thread finds it dropped ---- Dropped ---- its thread finds it refused: it sets another
+//!   the task leaves <---------- its thread finds it dropped ---- Dropped ---- its thread finds it refused: it sets another
 //! ```
 //!
 //! - DELAY-1 A [`Ticket`] names one timer of one task, and its number is never used again. A task that needs another timer
@@ -24,10 +24,10 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::position::Position;
 use super::worker::TaskQueue;
 use crate::Cancellable;
-use crate::pool::job::{Epoch, Run};
+use crate::clock::epoch::Epoch;
+use crate::job::{Position, Run};
 use crate::wheel::{Wheel, WheelKey};
 
 /// A task as its queue holds it.
@@ -41,9 +41,9 @@ const GRANULARITY: NonZeroU64 = NonZeroU64::new(1 << 32).expect("above zero");
 /// A queue keeps the memory for this many tasks after a peak.
 pub(super) const SMALL: usize = 512;
 
-/// Returns a wheel for deadlines in nanoseconds.
+/// Returns a wheel for deadlines that are numbers of an [`Epoch`].
 pub(super) fn wheel<T>() -> Wheel<T> {
-    Wheel::new(BUCKETS).with_granularity(GRANULARITY)
+    Wheel::new(BUCKETS).with_granularity(GRANULARITY).starting_at(Epoch::ORIGIN)
 }
 
 /// The tasks that wait for their time.
@@ -75,8 +75,9 @@ pub(super) struct DelayedTask {
 }
 
 pub(super) enum Timer {
-    /// A thread sets the first one. If it is refused, the task does not run.
-    First,
+    /// A thread sets the first one. If it is refused, or was dropped in the meantime (then this is true), the task does not
+    /// run.
+    First(bool),
     /// A thread moves it, or sets another one.
     InHand,
     /// That thread still has it, and it was dropped in the meantime, or refused.
@@ -119,7 +120,7 @@ impl Delayed {
 
     /// Returns the number by which the wheel sorts a deadline.
     fn place(&self, deadline: Instant) -> u64 {
-        if self.timers_keep_order { 0 } else { self.epoch.number(deadline) }
+        if self.timers_keep_order { Epoch::ORIGIN } else { self.epoch.number(deadline) }
     }
 
     /// Returns the task of a ticket, if it has no other ticket by now.
@@ -199,7 +200,7 @@ impl Delayed {
         timer: Cancellable,
     ) -> Result<bool, (Cancellable, Option<DelayedTask>)> {
         let Some((key, task)) = self.get_mut(&wait.ticket) else { return Err((timer, None)) };
-        if matches!(task.timer, Timer::Dropped) {
+        if matches!(task.timer, Timer::Dropped | Timer::First(true)) {
             return Err((timer, self.remove(key)));
         }
         debug_assert!(!matches!(task.timer, Timer::Stored(_)), "a ticket has one timer (DELAY-1)");
@@ -215,11 +216,12 @@ impl Delayed {
     /// A timer was dropped without having fired. Removes its task, unless a thread has the timer in hand.
     pub(super) fn drop_timer(&mut self, ticket: &Ticket) -> Option<DelayedTask> {
         let (key, task) = self.get_mut(ticket)?;
-        if matches!(task.timer, Timer::InHand) {
-            task.timer = Timer::Dropped;
-            return None;
+        match &mut task.timer {
+            Timer::First(is_dropped) => *is_dropped = true,
+            timer @ Timer::InHand => *timer = Timer::Dropped,
+            Timer::Dropped | Timer::Stored(_) => return self.remove(key),
         }
-        self.remove(key)
+        None
     }
 
     /// Gives a task another ticket for another timer, which the caller has in hand (DELAY-1). That one goes by the clock of
@@ -262,7 +264,7 @@ impl Delayed {
                 break;
             }
             // A task may be refused as long as its first timer is being set. It comes with that, or once it is stored.
-            if !tasks.get(first).is_some_and(|task| matches!(task.timer, Timer::First)) {
+            if !tasks.get(first).is_some_and(|task| matches!(task.timer, Timer::First(_))) {
                 return first;
             }
             tasks.reset(first, u64::MAX);
@@ -293,18 +295,18 @@ mod tests {
     use super::super::composite::CompositeCancellable;
     use super::super::serial::SerialQueue;
     use super::*;
-    use crate::pool::job::{Job, Once};
+    use crate::job::{Job, Once};
 
     /// Returns a task that is only moved about.
     fn task() -> Entry {
         let nobody: Weak<dyn TaskQueue> = Weak::<SerialQueue>::new();
-        Job::new(nobody, Once(|| ()))
+        Job::new(nobody, Once::new(|| ()))
     }
 
     /// Returns the tasks of a worker whose timers keep no order, and their first moment.
     fn delayed() -> (Delayed, Instant) {
         let start = Instant::now();
-        (Delayed::new(Epoch(start), false), start)
+        (Delayed::new(Epoch::new(start), false), start)
     }
 
     /// This is not an assertion of the build, because std's locks are larger on other systems.
@@ -323,7 +325,7 @@ mod tests {
     #[test]
     fn a_timer_of_an_earlier_wait_finds_nothing() {
         let ((mut delayed, start), job) = (delayed(), task());
-        let wait = delayed.insert(Arc::clone(&job), start, Timer::First);
+        let wait = delayed.insert(Arc::clone(&job), start, Timer::First(false));
         let first = timer();
         assert!(matches!(delayed.keep(&wait, first.clone()), Ok(false)));
         let came = delayed.give_up(&wait.ticket).expect("in it").into_timer();
@@ -332,7 +334,7 @@ mod tests {
         assert!(first.is_cancelled(), "the same one");
         let is_unwanted = |kept| matches!(kept, Err((_, None)));
         assert!(is_unwanted(delayed.keep(&wait, timer())), "it has come");
-        let again = delayed.insert(Arc::clone(&job), start, Timer::First);
+        let again = delayed.insert(Arc::clone(&job), start, Timer::First(false));
         assert!(is_unwanted(delayed.keep(&wait, timer())), "it waits again");
         assert!(matches!(delayed.come_out(&wait.ticket, None), Found::Nothing));
         assert!(matches!(delayed.keep(&again, timer()), Ok(false)));
@@ -346,8 +348,9 @@ mod tests {
     fn tasks_come_in_order_once_their_timers_are_accepted() {
         let (mut delayed, start) = delayed();
         let at = |ms| start + Duration::from_millis(ms);
-        let waits: Vec<_> =
-            (0..100_000_u64).map(|n| delayed.insert(task(), at(n % 7), Timer::First)).collect();
+        let waits: Vec<_> = (0..100_000_u64)
+            .map(|n| delayed.insert(task(), at(n % 7), Timer::First(false)))
+            .collect();
         for wait in waits.iter().skip(1) {
             assert!(matches!(delayed.keep(wait, timer()), Ok(false)));
         }

@@ -38,10 +38,10 @@ use std::time::{Duration, Instant};
 
 use super::delayed::Entry;
 use super::serial::SerialQueue;
-use super::timer::{Timers, cancel_timer, later};
+use super::timer::{Timers, after, cancel_timer};
 use super::worker::TaskQueue;
+use crate::job::{Next, Ran};
 use crate::platform::sync::{Mutex, MutexGuard, Ordering, local, lock};
-use crate::pool::job::{Next, Ran};
 use crate::{Cancellable, DueTask, Executor, PanicHook};
 
 /// How many tasks a drain runs before it lets other workers have the thread.
@@ -141,7 +141,7 @@ impl Drain {
             return Offered::HasLeft(None);
         };
         let task = DueTask::new(Instant::now(), move || self.run());
-        let execute = || queue.hook.catch(|| executor.execute(task));
+        let execute = || queue.hook.catch(None, || executor.execute(task));
         let answer = with_state(ThreadState { hands_over: true, ..this_thread() }, execute);
         let mut offered = Offered::HasLeft(None);
         if let Some(Err(rejected)) = answer {
@@ -153,13 +153,13 @@ impl Drain {
                 let back = queue.executor_is_gone(newest, rejected.is_finishing());
                 offered = Offered::HasLeft(back);
             }
-            queue.hook.catch(|| drop(rejected));
+            queue.hook.catch(None, || drop(rejected));
             // An executor may have run the drain, and refuse another task in its place.
             if keeps && !queue.keeps_drain.swap(false, Ordering::Relaxed) {
                 offered = Offered::StaysHere;
             }
         }
-        queue.hook.catch(|| drop(executor)); // this may be its last owner
+        queue.hook.catch(None, || drop(executor)); // this may be its last owner
         offered
     }
 
@@ -176,7 +176,7 @@ impl Drain {
             while let Some(drain) = next {
                 // The panics of tasks are caught in there. This is for destructors that run with the queue's last
                 // owner.
-                PanicHook::default().catch(|| drain.run_batch());
+                PanicHook::default().catch(None, || drain.run_batch());
                 let waiting = || WAITING.with(|drains| drains.borrow_mut().pop_front());
                 next = is_inline.then(waiting).flatten();
             }
@@ -193,12 +193,12 @@ impl Drain {
             let mut next = Drain::new(Arc::clone(&queue));
             // If the executor finishes, no other thread would run the rest (DRAIN-3).
             if this_thread().is_inline && !is_finishing {
-                let now = queue.hook.catch(|| queue.timers.now());
+                let now = queue.hook.catch(None, || queue.timers.now());
                 next.inline_since = self.inline_since.or(now);
                 if next
                     .inline_since
                     .zip(now)
-                    .is_some_and(|(since, now)| now >= later(since, LONGEST_INLINE))
+                    .is_some_and(|(since, now)| now >= after(since, LONGEST_INLINE))
                 {
                     next.inline_since = None;
                     return Arc::clone(&queue.retries).wait(next, Duration::ZERO);
@@ -235,7 +235,12 @@ impl SerialQueue {
             let mut place = |next: Next| wait = self.put_back(&job, next);
             if job.run(self, &mut place) == Ran::Again {
                 match wait {
-                    Some(wait) => _ = self.hook.catch(|| _ = self.set_timer(wait)),
+                    Some(wait) => {
+                        let ticket = wait.ticket.clone();
+                        if self.hook.catch(None, || self.set_timer(wait)) != Some(Ok(())) {
+                            self.withdraw(&ticket);
+                        }
+                    }
                     None if self.is_disposed() => _ = job.cancel(),
                     None => {} // it is queued
                 }
@@ -254,7 +259,7 @@ impl Drop for Drain {
         }
         let hook = queue.hook.clone();
         // The executor may be unwinding, and the clock may panic too.
-        hook.catch(|| {
+        hook.catch(None, || {
             if queue.has_more() {
                 Arc::clone(&queue.retries).push(Drain::new(queue));
             }
@@ -317,13 +322,13 @@ impl RetryQueue {
     /// [`Scheduler::global`](crate::Scheduler::global).
     fn schedule(self: &Arc<Self>, number: u64, pause: Duration, is_last_resort: bool) {
         let attempt = Attempt { queue: Some(Arc::clone(self)), number, is_last_resort };
-        let after =
-            |timers: &Timers| timers.schedule(later(timers.now(), pause), move || attempt.run());
+        let set =
+            |timers: &Timers| timers.schedule(after(timers.now(), pause), move || attempt.run());
         // Timers that refuse drop the attempt, and its `Drop` turns to the last resort.
         let timer = if is_last_resort {
-            Timers::of_the_global_scheduler().and_then(|global| after(&global))
+            Timers::of_the_global_scheduler().and_then(|global| set(&global))
         } else {
-            after(&self.timers)
+            set(&self.timers)
         };
         let Ok(timer) = timer else { return };
         let mut state = lock(&self.state);

@@ -67,7 +67,6 @@ mod context;
 mod debounce;
 mod delayed;
 mod drain;
-mod position;
 mod rate;
 mod scheduler;
 mod serial;

@@ -38,10 +38,60 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::composite::FirstPanic;
-use super::timer::{cancel_timer, later};
+use super::timer::{after, cancel_timer};
 use crate::platform::panics::caught;
 use crate::platform::sync::{Mutex, lock};
-use crate::{Cancellable, PanicHook, Schedule, ScheduleError, TryScheduleError};
+use crate::{Cancellable, PanicHook, Request, Schedule, ScheduleError, TryScheduleError};
+
+/// Writes the methods of a callable, which is a `Paced` in a field of that name.
+macro_rules! callable {
+    ($type:ident) => {
+        impl<T: Send + 'static> $type<T> {
+            /// Takes a value. It replaces the pending one, and `f` runs with it when it is due.
+            ///
+            /// # Errors
+            ///
+            /// A call that finds no timer set schedules one. If the schedule is closed or full,
+            /// [`into_task`](crate::TryScheduleError::into_task) gives the value back, and
+            /// [`reason`](crate::TryScheduleError::reason) says why. A value that was accepted before stays. While a timer
+            /// is set, a call always succeeds.
+            pub fn call(&self, value: T) -> Result<(), crate::TryScheduleError<T>> {
+                self.paced.call(value)
+            }
+
+            /// Runs `f` with the pending value now, on the calling thread. Returns false if no value is pending.
+            ///
+            /// If `f` is running at this moment, on another thread or around this call, the value does not wait for its
+            /// time any more, but for the end of that run. Then it is scheduled without a delay. A panic in `f` is the
+            /// caller's.
+            ///
+            /// To have it run on the schedule, schedule a task that calls `flush`.
+            pub fn flush(&self) -> bool {
+                self.paced.flush()
+            }
+
+            /// Drops the pending value, and cancels its timer. Returns false if no value is pending. A run of `f` that has
+            /// started goes on.
+            pub fn cancel(&self) -> bool {
+                self.paced.cancel()
+            }
+
+            /// Returns true if a value waits for its run. The value of a run that has started does not count.
+            pub fn is_pending(&self) -> bool {
+                self.paced.is_pending()
+            }
+        }
+
+        impl<T> Clone for $type<T> {
+            fn clone(&self) -> $type<T> {
+                $type { paced: Arc::clone(&self.paced) }
+            }
+        }
+
+        crate::platform::impls::impl_debug!($type<T>, self, is_pending: self.paced.is_pending());
+    };
+}
+pub(super) use callable;
 
 /// When a value is due.
 #[derive(Clone, Copy)]
@@ -125,7 +175,7 @@ struct Run<T> {
 
 /// Drops what may be a user's. A panic in a drop is no reason for not going on (S9).
 fn discard<D>(garbage: D) {
-    PanicHook::default().catch(|| drop(garbage));
+    PanicHook::default().catch(None, || drop(garbage));
 }
 
 impl<T> State<T> {
@@ -139,15 +189,15 @@ impl<T> State<T> {
         let pending = self.pending.as_ref();
         match self.pace {
             Pace::Quiet { quiet, max_wait } => {
-                let quiet_at = later(now, quiet);
+                let quiet_at = after(now, quiet);
                 // Calls of several threads may come in another order than their readings of the clock.
                 let pushed = pending.map_or(quiet_at, |pending| pending.due.max(quiet_at));
-                let latest = pending.map_or_else(|| later(now, max_wait), |pending| pending.latest);
+                let latest = pending.map_or_else(|| after(now, max_wait), |pending| pending.latest);
                 (pushed.min(latest), latest)
             }
             Pace::Period(period) => {
                 // If a period has passed since the last run, at once.
-                let next = || self.last_run.map_or(now, |last| later(last, period));
+                let next = || self.last_run.map_or(now, |last| after(last, period));
                 let due = pending.map_or_else(next, |pending| pending.due);
                 (due, due)
             }
@@ -244,7 +294,7 @@ impl<T> State<T> {
         self.last_run = Some(at);
         if let (Pace::Period(period), Some(pending)) = (self.pace, &mut self.pending) {
             if !pending.is_flushed {
-                pending.due = pending.due.max(later(at, period));
+                pending.due = pending.due.max(after(at, period));
             }
         }
     }
@@ -335,7 +385,7 @@ impl<T: Send + 'static> Paced<T> {
         due: Instant,
     ) -> Result<Cancellable, ScheduleError> {
         let timer = Timer { paced: Arc::clone(self), id };
-        self.schedule.schedule_task_at_named(self.name, due, Box::new(move || timer.come()))
+        self.schedule.schedule_named(self.name, Request::At(due, Box::new(move || timer.come())))
     }
 
     /// Does what a timer has to do. Returns a run if it is this thread's turn.
@@ -362,7 +412,7 @@ impl<T: Send + 'static> Paced<T> {
             let Run { mut f, value } = run;
             // The thread that found the value due read the clock before it waited for the lock of the state. The run
             // starts only now, so this thread reads the clock again.
-            let started = PanicHook::default().catch(|| self.schedule.now());
+            let started = PanicHook::default().catch(None, || self.schedule.now());
             panics.catch(|| f(value));
             let mut state = lock(&self.state);
             state.f = Some(f);

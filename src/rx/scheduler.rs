@@ -1,6 +1,5 @@
 //! The [`ExecutorScheduler`], which gives out workers on an executor.
 
-use std::fmt;
 use std::sync::Arc;
 
 use super::drain::RetryQueue;
@@ -8,6 +7,7 @@ use super::serial::SerialQueue;
 use super::timer::Timers;
 use super::worker::Worker;
 use crate::backpressure::PendingLimit;
+use crate::platform::impls::impl_debug;
 use crate::{Executor, PanicHook, Schedule, Scheduler, TaskPanic};
 
 /// Gives out workers that run their tasks on an executor. Each worker runs its own tasks in order.
@@ -86,7 +86,7 @@ impl ExecutorScheduler {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn over(executor: impl Executor, schedule: impl Schedule + 'static) -> ExecutorScheduler {
-        let timers = match (&schedule as &dyn std::any::Any).downcast_ref() {
+        let timers = match schedule.as_scheduler() {
             Some(scheduler) => Timers::of(scheduler),
             None => Timers::Any(Arc::new(schedule)),
         };
@@ -149,10 +149,4 @@ impl ExecutorScheduler {
     }
 }
 
-impl fmt::Debug for ExecutorScheduler {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ExecutorScheduler")
-            .field("max_pending", &self.max_pending)
-            .finish_non_exhaustive()
-    }
-}
+impl_debug!(ExecutorScheduler, self, max_pending: self.max_pending);

@@ -37,6 +37,7 @@
 //!   back before they are due.
 
 use std::collections::VecDeque;
+use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -45,13 +46,13 @@ use crossbeam_utils::CachePadded;
 
 use super::delayed::{Delayed, DelayedTask, Entry, SMALL, Ticket, Timer, Wait};
 use super::drain::{self, Drain, RetryQueue};
-use super::position::{AtomicPosition, Position};
 use super::timer::{Timers, When, cancel_timer};
 use super::worker::TaskQueue;
-use crate::backpressure::PendingLimit;
-use crate::backpressure::{Backpressure, Flow};
+use crate::backpressure::{Backpressure, Flow, PendingLimit};
+use crate::clock::epoch::Epoch;
+use crate::job::{AtomicPosition, Due, Next, Owner, Position};
+use crate::platform::panics::caught;
 use crate::platform::sync::{Mutex, MutexGuard, Ordering, lock};
-use crate::pool::job::{Due, Epoch, Next, Owner};
 use crate::{Executor, PanicHook, ScheduleError};
 
 /// With more incoming tasks than this, the threads that bring them are held back.
@@ -131,7 +132,7 @@ impl SerialQueue {
         let state = State {
             incoming: VecDeque::new(),
             last_number: 0,
-            delayed: Delayed::new(Epoch(timers.now()), timers.keep_the_order()),
+            delayed: Delayed::new(Epoch::new(timers.now()), timers.keep_the_order()),
             is_closed: false,
             executor: Some(executor),
             has_drain: false,
@@ -188,10 +189,26 @@ impl SerialQueue {
 
     fn delay(&self, job: Entry, deadline: Instant) -> Result<bool, ScheduleError> {
         let mut state = self.admit()?;
-        let wait = state.delayed.insert(job, deadline, Timer::First);
+        let wait = state.delayed.insert(job, deadline, Timer::First(false));
         let is_too_long = self.pressure.is_over(state.incoming.len() as u64);
         drop(state);
-        self.set_timer(wait).map(|()| is_too_long)
+        let ticket = wait.ticket.clone();
+        match caught(|| self.set_timer(wait)) {
+            Ok(Ok(())) => Ok(is_too_long),
+            Ok(Err(reason)) => {
+                let refused = self.state().delayed.give_up(&ticket);
+                // Otherwise it has left: a disposal has cancelled it, or its timer has fired and was refused afterwards.
+                if refused.is_some() {
+                    self.limit.leave();
+                    return Err(reason);
+                }
+                Ok(is_too_long)
+            }
+            Err(panic) => {
+                self.withdraw(&ticket);
+                resume_unwind(panic) // of a schedule from outside
+            }
+        }
     }
 
     /// Queues the next run of the series that the drain has just run, or delays it. Called with the lock of the job
@@ -214,7 +231,7 @@ impl SerialQueue {
             state.push(Arc::clone(job)); // the caller is the drain, and will come to it
             return None;
         }
-        Some(state.delayed.insert(Arc::clone(job), due.max(ended), Timer::First))
+        Some(state.delayed.insert(Arc::clone(job), due.max(ended), Timer::First(false)))
     }
 
     // ----- out of the queue ----------------------------------------------------------------
@@ -363,7 +380,7 @@ impl SerialQueue {
             cancel_timer(&self.hook, task.into_timer());
         }
         self.retries.remove(self);
-        self.hook.catch(|| drop(executor));
+        self.hook.catch(None, || drop(executor));
     }
 }
 
@@ -379,7 +396,6 @@ fn find(tasks: &VecDeque<Queued>, number: u64) -> Option<&Entry> {
 }
 
 impl Owner for SerialQueue {
-    type Position = AtomicPosition;
     /// The ticket of the task whose timer has to follow.
     type AfterMove = Option<Ticket>;
 
@@ -515,7 +531,7 @@ impl Drop for SerialQueue {
 mod tests {
     use super::super::worker::NOW;
     use super::*;
-    use crate::pool::job::{Job, Once};
+    use crate::job::{Job, Once};
     use crate::{Cancel, DueTask, Inline, Scheduler};
 
     /// Tasks are queued and cancelled, first one after the other without end, and then very many at once.
@@ -531,7 +547,7 @@ mod tests {
         let queue = SerialQueue::new(Arc::new(never_runs), timers, hook, limit, retries);
         let owner: Weak<dyn TaskQueue> = Weak::clone(&queue.me) as Weak<dyn TaskQueue>;
         let push = || {
-            let job = Job::new(Weak::clone(&owner), Once(|| ()));
+            let job = Job::new(Weak::clone(&owner), Once::new(|| ()));
             assert!(queue.submit(Arc::clone(&job) as Entry, NOW).is_ok());
             job
         };

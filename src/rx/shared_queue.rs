@@ -28,12 +28,13 @@ use std::time::Instant;
 
 use super::delayed::{Entry, Ticket, wheel};
 use super::drain;
-use super::position::{AtomicPosition, Position};
-use super::timer::{BLIND_PAUSE, When, later};
+use super::timer::{BLIND_PAUSE, When};
 use super::worker::TaskQueue;
 use crate::backpressure::{Backpressure, Flow, PendingLimit};
+use crate::clock::epoch::Epoch;
+use crate::clock::timeline::after;
+use crate::job::{AtomicPosition, Due, Next, Owner, Position, Ran};
 use crate::platform::sync::lock_std;
-use crate::pool::job::{Due, Epoch, Next, Owner, Ran};
 use crate::wake::SleepState;
 use crate::wheel::{Wheel, WheelKey};
 use crate::{Clock, PanicHook, ScheduleError, Sleeper, SystemClock};
@@ -122,7 +123,7 @@ impl SharedQueue {
         let state = State { tasks, running, has_drain: has_thread, sleep: SleepState::Awake };
         Arc::new(SharedQueue {
             state: Mutex::new(state),
-            epoch: Epoch(clock.now()),
+            epoch: Epoch::new(clock.now()),
             clock,
             sleeper: Sleeper::new(),
             waits_for_more: AtomicBool::new(has_thread),
@@ -144,8 +145,8 @@ impl SharedQueue {
     fn run_thread(&self) {
         drain::with_a_drain(|| {
             // The panics of tasks are caught in there, so this one is the clock's.
-            while PanicHook::default().catch(|| self.drain()).is_none() {
-                let until = later(SystemClock.now(), BLIND_PAUSE);
+            while PanicHook::default().catch(None, || self.drain()).is_none() {
+                let until = after(SystemClock.now(), BLIND_PAUSE);
                 SystemClock.sleep(&self.sleeper, Some(until));
             }
         });
@@ -240,7 +241,6 @@ impl Member {
 }
 
 impl Owner for Member {
-    type Position = AtomicPosition;
     type AfterMove = Option<Ticket>;
 
     fn now(&self) -> Instant {

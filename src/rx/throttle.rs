@@ -1,11 +1,10 @@
 //! [`throttle`]: a closure that runs at most once in a period.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::rate::{Pace, Paced};
-use crate::{Schedule, TryScheduleError};
+use super::rate::{Pace, Paced, callable};
+use crate::Schedule;
 
 /// Returns a callable that runs `f` at most once in `period`: with the first value at once, and later with the last
 /// value by then.
@@ -65,101 +64,31 @@ pub fn throttle<T: Send + 'static>(
     Throttled { paced: Paced::new(schedule, Pace::Period(period), f) }
 }
 
-/// A callable that runs its closure at most once in a period: see [`throttle`].
+/// A callable that runs its closure at most once in a period: see [`throttle`]. A [flush](Throttled::flush) begins a period,
+/// and a [cancel](Throttled::cancel) leaves it as it is.
 ///
 /// Clones are the same callable.
+///
+/// ```
+/// use std::sync::mpsc;
+/// use std::time::Duration;
+/// use tickwheel::{Scheduler, rx};
+///
+/// let (scheduler, driver) = Scheduler::builder().build_driven()?;
+/// let (sender, drawn) = mpsc::channel();
+/// let draw = rx::throttle(scheduler, Duration::from_secs(1), move |n| sender.send(n).unwrap());
+/// draw.call(99)?;
+/// driver.turn();
+/// draw.call(100)?;
+/// assert!(draw.is_pending() && draw.flush());
+/// draw.call(101)?;
+/// assert!(draw.cancel() && !draw.cancel());
+/// assert_eq!(driver.advance(Duration::from_secs(1)), 0);
+/// assert!(drawn.try_iter().eq([99, 100]));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Throttled<T> {
     paced: Arc<Paced<T>>,
 }
 
-impl<T: Send + 'static> Throttled<T> {
-    /// Takes a value. It replaces the pending one, and `f` runs with it when a period has passed since the start of the
-    /// last run. If that is so already, `f` runs at once, on the schedule.
-    ///
-    /// # Errors
-    ///
-    /// A call that finds no timer set schedules one. If the schedule is closed or full,
-    /// [`TryScheduleError::into_task`] gives the value back, and [`reason`](TryScheduleError::reason) says why. A value
-    /// that was accepted before stays. While a timer is set, a call always succeeds.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tickwheel::{ScheduleError, Scheduler, rx};
-    ///
-    /// let scheduler = Scheduler::new();
-    /// let draw = rx::throttle(scheduler.clone(), Duration::from_millis(100), |n| println!("{n} %"));
-    /// scheduler.close()?;
-    /// let refused = draw.call(100).unwrap_err();
-    /// assert_eq!(refused.reason(), ScheduleError::Closed);
-    /// assert_eq!(refused.into_task(), 100);
-    /// # Ok::<(), tickwheel::CloseError>(())
-    /// ```
-    pub fn call(&self, value: T) -> Result<(), TryScheduleError<T>> {
-        self.paced.call(value)
-    }
-
-    /// Runs `f` with the pending value now, on the calling thread. Returns false if no value is pending. The next period
-    /// begins with this run.
-    ///
-    /// If `f` is running at this moment, on another thread or around this call, the value does not wait for its time
-    /// any more, but for the end of that run. Then it is scheduled without a delay. A panic in `f` is the caller's.
-    ///
-    /// To have it run on the schedule, schedule a task that calls `flush`.
-    ///
-    /// ```
-    /// use std::sync::mpsc;
-    /// use std::time::Duration;
-    /// use tickwheel::{Scheduler, rx};
-    ///
-    /// let (scheduler, driver) = Scheduler::builder().build_driven()?;
-    /// let (sender, drawn) = mpsc::channel();
-    /// let draw = rx::throttle(scheduler, Duration::from_secs(1), move |n| sender.send(n).unwrap());
-    /// draw.call(99)?;
-    /// driver.turn();
-    /// draw.call(100)?;
-    /// assert!(draw.is_pending() && draw.flush());
-    /// assert!(drawn.try_iter().eq([99, 100]));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn flush(&self) -> bool {
-        self.paced.flush()
-    }
-
-    /// Drops the pending value, and cancels its timer. Returns false if no value is pending. A run of `f` that has
-    /// started goes on, and the period since the last run stays.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tickwheel::{Scheduler, rx};
-    ///
-    /// let (scheduler, driver) = Scheduler::builder().build_driven()?;
-    /// let draw = rx::throttle(scheduler, Duration::from_secs(1), |n| assert_eq!(n, 1));
-    /// draw.call(1)?;
-    /// driver.turn();
-    /// draw.call(2)?;
-    /// assert!(draw.cancel() && !draw.cancel());
-    /// assert_eq!(driver.advance(Duration::from_secs(1)), 0);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn cancel(&self) -> bool {
-        self.paced.cancel()
-    }
-
-    /// Returns true if a value waits for its run. The value of a run that has started does not count.
-    pub fn is_pending(&self) -> bool {
-        self.paced.is_pending()
-    }
-}
-
-impl<T> Clone for Throttled<T> {
-    fn clone(&self) -> Throttled<T> {
-        Throttled { paced: Arc::clone(&self.paced) }
-    }
-}
-
-impl<T> fmt::Debug for Throttled<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let is_pending = self.paced.is_pending();
-        f.debug_struct("Throttled").field("is_pending", &is_pending).finish_non_exhaustive()
-    }
-}
+callable!(Throttled);

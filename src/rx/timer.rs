@@ -9,7 +9,8 @@
 //!                                       '-- it cannot move, and fires too late --^
 //! ```
 //!
-//! - DELAY-3 A timer that is refused, or dropped without having fired, withdraws its task. But a task that was moved, and
+//! - DELAY-3 A timer that is dropped without having fired withdraws its task. A task whose first timer is refused is refused
+//!   too, and comes back; a series is withdrawn. But a task that was moved, and
 //!   needs another timer, is not lost if that one is refused. The global scheduler keeps its time then, by real time,
 //!   as it does for drains that wait (DRAIN-1). Its timer is like any other that fires early: it looks at the clock of
 //!   the worker, and the worker's own timers are tried again.
@@ -22,23 +23,18 @@ use std::time::{Duration, Instant};
 
 use super::delayed::{Found, Ticket, Wait};
 use super::serial::SerialQueue;
-pub(super) use crate::clock::timeline::When;
-use crate::{Cancellable, Inline, PanicHook, Period, Schedule, ScheduleError, Scheduler};
+pub(super) use crate::clock::timeline::{When, after};
+use crate::{Cancellable, Inline, PanicHook, Schedule, ScheduleError, Scheduler};
 
 impl When {
     /// Returns the deadline, or `None` if it has come.
     pub(super) fn deadline(self, now: impl FnOnce() -> Instant) -> Option<Instant> {
         match self {
             When::After(Duration::ZERO) => None,
-            When::After(delay) => Some(later(now(), delay)),
+            When::After(delay) => Some(after(now(), delay)),
             When::At(deadline) => (deadline > now()).then_some(deadline),
         }
     }
-}
-
-/// Returns the instant after this delay. One beyond the range of the clock becomes the latest that it has.
-pub(super) fn later(now: Instant, delay: Duration) -> Instant {
-    Period::fixed_delay(delay).next_run(now, now)
 }
 
 /// The clock of delayed tasks.
@@ -100,11 +96,11 @@ pub(super) const BLIND_PAUSE: Duration = Duration::from_millis(100);
 
 /// Cancels a timer that nobody needs any more. Its handle may come from outside, and panic.
 pub(super) fn cancel_timer(hook: &PanicHook, timer: Option<Cancellable>) {
-    hook.catch(move || timer.is_some_and(|timer| timer.cancel()));
+    hook.catch(None, move || timer.is_some_and(|timer| timer.cancel()));
 }
 
 impl SerialQueue {
-    /// Sets the first timer of a delayed task. If it is refused, the task is withdrawn (DELAY-3).
+    /// Sets the timer of a delayed task. If the first one is refused, the caller takes the task out (DELAY-3).
     pub(super) fn set_timer(&self, wait: Wait) -> Result<(), ScheduleError> {
         self.set_timer_on(&self.timers, wait.deadline, wait)
     }
@@ -137,7 +133,7 @@ impl SerialQueue {
             let Wait { deadline, set_for, .. } = wait;
             // A timer that goes by another clock cannot be moved, nor can one whose handle is from outside and panics.
             let moves = || set_for.is_some() && timer.reset_at(deadline);
-            wait.set_for = match self.hook.catch(moves) {
+            wait.set_for = match self.hook.catch(None, moves) {
                 Some(true) => Some(deadline),
                 _ => set_for.filter(|set_for| *set_for <= deadline), // it fires early enough
             };
@@ -154,7 +150,7 @@ impl SerialQueue {
     /// Sets another timer for a task that was moved, or queues the task if it is due. `fired_for` is the time that the timer
     /// was set for that has just fired too early.
     fn set_another(&self, of: &Ticket, old: Option<Cancellable>, fired_for: Option<Instant>) {
-        let now = self.hook.catch(|| self.timers.now());
+        let now = self.hook.catch(None, || self.timers.now());
         // Under another ticket, the end of the old timer withdraws nothing.
         let another = self.state().delayed.reissue(of, false);
         cancel_timer(&self.hook, old);
@@ -164,7 +160,7 @@ impl SerialQueue {
             return self.come_out(&ticket, now);
         }
         // A schedule from outside may panic. That counts as a refusal.
-        match self.hook.catch(|| self.set_timer(wait)) {
+        match self.hook.catch(None, || self.set_timer(wait)) {
             Some(Ok(())) => {}
             // Somebody runs a leftover.
             Some(Err(ScheduleError::Closed)) if now.is_some() && fired_for > now => {
@@ -182,12 +178,17 @@ impl SerialQueue {
         let left = now.map_or(BLIND_PAUSE, |now| wait.deadline.saturating_duration_since(now));
         let ticket = wait.ticket.clone();
         let set = Timers::of_the_global_scheduler().and_then(|global| {
-            self.set_timer_on(&global, later(global.now(), left.max(MIN_PAUSE)), wait)
+            self.set_timer_on(&global, after(global.now(), left.max(MIN_PAUSE)), wait)
         });
         if set.is_err() {
-            let task = self.state().delayed.give_up(&ticket);
-            task.into_iter().for_each(|task| task.job.withdraw());
+            self.withdraw(&ticket);
         }
+    }
+
+    /// Ends the task of a ticket without a run.
+    pub(super) fn withdraw(&self, of: &Ticket) {
+        let task = self.state().delayed.give_up(of);
+        task.into_iter().for_each(|task| task.job.withdraw());
     }
 
     /// Queues the task of a timer that fires, and before it those that are due earlier. `now` is the time if the clock was

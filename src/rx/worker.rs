@@ -1,21 +1,19 @@
 //! The [`Worker`] that users see, and the [`TaskQueue`] behind it.
 
-use std::any::{type_name, type_name_of_val};
-use std::fmt;
-use std::ops::ControlFlow;
+use std::any::type_name;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use super::context::{Capture, InContext, both};
 use super::delayed::{Entry, Ticket};
-use super::position::AtomicPosition;
 use super::scheduler::ExecutorScheduler;
-use super::timer::{Timers, When};
-use crate::platform::sync::{Mutex, lock};
-use crate::pool::job::{Job, NamedOnce, Once, Owner, Series, Work};
+use super::timer::{Timers, When, after};
+use crate::job::{Job, NamedOnce, Once, Owner, Series, Work};
+use crate::platform::impls::impl_debug;
+use crate::scheduler::schedule_boxes_by_name;
 use crate::{
-    Cancellable, DueTask, Executor, Period, Rejected, Repeat, RepeatingTask, Schedule,
+    Cancellable, DueTask, Executor, Period, Rejected, Repeat, RepeatingTask, Request, Schedule,
     ScheduleError, Task, TryScheduleError,
 };
 
@@ -23,11 +21,8 @@ use crate::{
 pub(super) const NOW: When = When::After(Duration::ZERO);
 
 /// Where a worker's tasks wait: a queue of its own, a part of a shared one, or one that the caller's thread drains.
-pub(super) trait TaskQueue:
-    Owner<Position = AtomicPosition, AfterMove = Option<Ticket>>
-{
-    /// Takes in a job that waits, or refuses it and leaves it alone. Only if the timer of a delay is refused, the job
-    /// is withdrawn.
+pub(super) trait TaskQueue: Owner<AfterMove = Option<Ticket>> {
+    /// Takes in a job that waits, or refuses it and leaves it alone.
     ///
     /// `Ok(true)` means that too many tasks are queued: the caller should [`hold_back`](TaskQueue::hold_back) its
     /// thread.
@@ -181,7 +176,7 @@ impl Worker {
         delay: Duration,
         f: impl FnOnce() + Send + 'static,
     ) -> Cancellable {
-        self.or_cancelled(self.give(When::After(delay), Once(f)))
+        self.or_cancelled(self.try_schedule_after(delay, f))
     }
 
     /// Runs a task again and again. Run `k` is queued at `initial + k * period`, however long the runs take. Missed
@@ -199,10 +194,7 @@ impl Worker {
         period: Duration,
         f: impl FnMut() -> R + Send + 'static,
     ) -> Cancellable {
-        match self.series(initial, Period::fixed_rate(period), type_name_of_val(&f), f) {
-            Ok((when, series)) => self.or_cancelled(self.give(when, series)),
-            Err(_) => Cancellable::already_cancelled(),
-        }
+        self.or_cancelled(self.try_schedule_periodically(initial, period, f))
     }
 
     /// Runs a task after all queued tasks, or gives it back in the error.
@@ -222,18 +214,11 @@ impl Worker {
     /// assert_eq!(refused.reason(), ScheduleError::Closed);
     /// refused.into_task()();
     /// ```
-    #[expect(
-        clippy::missing_panics_doc,
-        reason = "a refused task comes back, unless it is delayed"
-    )]
     pub fn try_schedule<F: FnOnce() + Send + 'static>(
         &self,
         f: F,
     ) -> Result<Cancellable, TryScheduleError<F>> {
-        self.give(NOW, Once(f)).map_err(|(reason, work)| {
-            let Once(f) = work.expect("a refused task comes back, unless it is delayed");
-            TryScheduleError::new(reason, f)
-        })
+        self.try_schedule_after(Duration::ZERO, f)
     }
 
     /// Runs a task after `delay`, like [`schedule_after`](Worker::schedule_after), or gives it back in the error.
@@ -262,13 +247,7 @@ impl Worker {
         delay: Duration,
         f: F,
     ) -> Result<Cancellable, TryScheduleError<F>> {
-        self.or_returned(f, |f| {
-            let run = move || {
-                let f = lock(&f).take();
-                f.into_iter().for_each(|f| f());
-            };
-            self.schedule_task_named(type_name::<F>(), delay, Box::new(run))
-        })
+        self.give(When::After(delay), Once::new(f)).map_err(Once::refused)
     }
 
     /// Runs a task again and again, as the [`Period`] says, or gives it back in the error. A `Duration` is a period of a
@@ -297,64 +276,27 @@ impl Worker {
         period: impl Into<Period>,
         f: F,
     ) -> Result<Cancellable, TryScheduleError<F>> {
-        let period = period.into();
-        self.or_returned(f, |shared| {
-            let mut f = None;
-            let run = move || {
-                if f.is_none() {
-                    f = lock(&shared).take(); // in its first run
-                }
-                f.as_mut().map_or(ControlFlow::Break(()), |f| f().flow())
-            };
-            self.schedule_series_named(type_name::<F>(), initial, period, Box::new(run))
-        })
+        self.give_series(initial, period.into(), type_name::<F>(), f)
     }
 
-    /// Schedules a closure that both sides have until it is accepted. A queue drops a job whose timer is refused, and
-    /// with it only the job's side.
-    fn or_returned<F>(
-        &self,
-        f: F,
-        schedule: impl FnOnce(Arc<Mutex<Option<F>>>) -> Result<Cancellable, ScheduleError>,
-    ) -> Result<Cancellable, TryScheduleError<F>> {
-        let f = Arc::new(Mutex::new(Some(f)));
-        let given = catch_unwind(AssertUnwindSafe(|| schedule(Arc::clone(&f))));
-        let refused = match &given {
-            Ok(Err(reason)) => lock(&f).take().map(|f| TryScheduleError::new(*reason, f)),
-            _ => None,
-        };
-        self.queue.hook().catch(|| drop(f)); // all of it, if the task was cancelled in the meantime
-        match (refused, given) {
-            (Some(refused), _) => Err(refused),
-            (None, Ok(given)) => Ok(given.unwrap_or_else(|_| Cancellable::already_cancelled())),
-            (None, Err(panic)) => resume_unwind(panic),
-        }
-    }
-
-    fn series<R: Repeat, F: FnMut() -> R + Send + 'static>(
+    fn give_series<R: Repeat, F: FnMut() -> R + Send + 'static>(
         &self,
         initial: Duration,
         period: Period,
         name: &'static str,
         f: F,
-    ) -> Result<(When, Series<F>), ScheduleError> {
-        if period.duration().is_zero() {
-            return Err(ScheduleError::ZeroPeriod);
-        }
-        let now = self.queue.now();
-        // A time beyond the range of the clock becomes the latest that it has.
-        let due = Period::fixed_delay(initial).next_run(now, now);
+    ) -> Result<Cancellable, TryScheduleError<F>> {
+        let due = after(self.queue.now(), initial);
         let when = if initial.is_zero() { NOW } else { When::At(due) };
-        Ok((when, Series::new(name, due, period, f)))
+        self.give(when, Series::new(name, due, period, f)?).map_err(Series::refused)
     }
 
-    /// Schedules work, and holds the calling thread back if too much is queued. Refused work is returned, unless the
-    /// timer of its delay was refused.
-    fn give<W: Work>(
+    /// Schedules work, and holds the calling thread back if too much is queued.
+    fn give<W: Work<Output = ()>>(
         &self,
         when: When,
         work: W,
-    ) -> Result<Cancellable, (ScheduleError, Option<W>)> {
+    ) -> Result<Cancellable, (ScheduleError, W)> {
         let (handle, is_too_long) = self.give_without_wait(when, work)?;
         if is_too_long {
             self.queue.hold_back();
@@ -363,42 +305,47 @@ impl Worker {
     }
 
     /// Like `give`, for threads that must not be held back. Also returns true if `give` would hold the thread back.
-    fn give_without_wait<W: Work>(
+    fn give_without_wait<W: Work<Output = ()>>(
         &self,
         when: When,
         work: W,
-    ) -> Result<(Cancellable, bool), (ScheduleError, Option<W>)> {
+    ) -> Result<(Cancellable, bool), (ScheduleError, W)> {
         let Some(context) = &self.context else { return self.submit(when, work) };
         if let Some(reason) = self.queue.refusal() {
-            return Err((reason, Some(work))); // before a user's code runs in vain
+            return Err((reason, work)); // before a user's code runs in vain
         }
         let scope = match catch_unwind(AssertUnwindSafe(|| context())) {
             Ok(scope) => scope,
             Err(panic) => {
-                self.queue.hook().catch(|| drop(work)); // a second panic while unwinding would abort
+                self.queue.hook().catch(None, || drop(work)); // a second panic while unwinding would abort
                 resume_unwind(panic)
             }
         };
         let given = self.submit(when, InContext { scope, work });
-        given.map_err(|(reason, back)| (reason, back.map(|in_context| in_context.work)))
+        given.map_err(|(reason, back)| (reason, back.work))
     }
 
-    fn submit<W: Work>(
+    fn submit<W: Work<Output = ()>>(
         &self,
         when: When,
         work: W,
-    ) -> Result<(Cancellable, bool), (ScheduleError, Option<W>)> {
+    ) -> Result<(Cancellable, bool), (ScheduleError, W)> {
         let job = Job::new(Weak::clone(&self.weak), work);
         let entry = Arc::clone(&job);
         match self.queue.submit(entry, when) {
             Ok(is_too_long) => Ok((Cancellable::from(job), is_too_long)),
-            Err(reason) => Err((reason, job.take_back())),
+            Err(reason) => match job.take_back() {
+                Some(work) => Err((reason, work)),
+                // A disposal has cancelled it, or the executor has run the drain that it refused.
+                None => Ok((Cancellable::from(job), false)),
+            },
         }
     }
 
-    fn or_cancelled<W>(&self, given: Result<Cancellable, (ScheduleError, W)>) -> Cancellable {
-        given.unwrap_or_else(|(_, refused)| {
-            self.queue.hook().catch(|| drop(refused));
+    /// Drops a closure that was refused.
+    fn or_cancelled<F>(&self, given: Result<Cancellable, TryScheduleError<F>>) -> Cancellable {
+        given.unwrap_or_else(|refused| {
+            self.queue.hook().catch(None, || drop(refused));
             Cancellable::already_cancelled()
         })
     }
@@ -431,68 +378,28 @@ impl Worker {
     }
 }
 
-impl fmt::Debug for Worker {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Worker")
-            .field("pending", &self.pending())
-            .field("is_disposed", &self.is_disposed())
-            .finish_non_exhaustive()
-    }
-}
+impl_debug!(Worker, self, pending: self.pending(), is_disposed: self.is_disposed());
 
 impl Schedule for Worker {
+    schedule_boxes_by_name!();
+
     fn now(&self) -> Instant {
         self.queue.now()
     }
 
-    fn schedule_task(&self, delay: Duration, task: Task) -> Result<Cancellable, ScheduleError> {
-        self.give(When::After(delay), Once(task)).map_err(|(reason, _)| reason)
-    }
-
-    fn schedule_task_at(
-        &self,
-        deadline: Instant,
-        task: Task,
-    ) -> Result<Cancellable, ScheduleError> {
-        self.give(When::At(deadline), Once(task)).map_err(|(reason, _)| reason)
-    }
-
-    fn schedule_series(
-        &self,
-        initial: Duration,
-        period: Period,
-        task: RepeatingTask,
-    ) -> Result<Cancellable, ScheduleError> {
-        self.schedule_series_named(type_name::<RepeatingTask>(), initial, period, task)
-    }
-
-    fn schedule_task_named(
+    fn schedule_named(
         &self,
         name: &'static str,
-        delay: Duration,
-        task: Task,
+        request: Request,
     ) -> Result<Cancellable, ScheduleError> {
-        self.give(When::After(delay), NamedOnce { name, task }).map_err(|(reason, _)| reason)
-    }
-
-    fn schedule_task_at_named(
-        &self,
-        name: &'static str,
-        deadline: Instant,
-        task: Task,
-    ) -> Result<Cancellable, ScheduleError> {
-        self.give(When::At(deadline), NamedOnce { name, task }).map_err(|(reason, _)| reason)
-    }
-
-    fn schedule_series_named(
-        &self,
-        name: &'static str,
-        initial: Duration,
-        period: Period,
-        task: RepeatingTask,
-    ) -> Result<Cancellable, ScheduleError> {
-        let (when, series) = self.series(initial, period, name, task)?;
-        self.give(when, series).map_err(|(reason, _)| reason)
+        let (when, task) = match request {
+            Request::After(delay, task) => (When::After(delay), task),
+            Request::At(deadline, task) => (When::At(deadline), task),
+            Request::Series(initial, period, task) => {
+                return Ok(self.give_series(initial, period, name, task)?);
+            }
+        };
+        self.give(when, NamedOnce { name, task }).map_err(|(reason, _)| reason)
     }
 }
 
@@ -515,12 +422,12 @@ impl Executor for Worker {
     /// calling thread is never held back, because most often it is a tick thread.
     fn execute(&self, task: DueTask) -> Result<(), Rejected> {
         match self.give_without_wait(NOW, task) {
-            Err((ScheduleError::Full, Some(task))) => Err(Rejected::new(task)),
-            Err((_, Some(task))) => Err(match self.queue.finishes() {
+            Err((ScheduleError::Full, task)) => Err(Rejected::new(task)),
+            Err((_, task)) => Err(match self.queue.finishes() {
                 Some(is_here) => Rejected::finishing(task, is_here),
                 None => Rejected::for_good(task),
             }),
-            Ok(_) | Err((_, None)) => Ok(()),
+            Ok(_) => Ok(()),
         }
     }
 }

@@ -115,10 +115,9 @@ impl Scheduler {
     /// # Errors
     ///
     /// The errors of [`wake_at`](Scheduler::wake_at).
-    #[doc(hidden)] // for the layers of this crate
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "see `Alarm::new`")]
-    pub fn wake_at_since(
+    pub(crate) fn wake_at_since(
         &self,
         read: Instant,
         instant: Instant,
@@ -130,7 +129,18 @@ impl Scheduler {
 
     /// Returns true if the calling thread is inside a turn of this scheduler: on the tick thread, or below a call of
     /// the [`Driver`](crate::Driver). Such a thread must not wait for anything that this scheduler has to do.
-    #[doc(hidden)] // for the layers of this crate
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tickwheel::Scheduler;
+    ///
+    /// let (scheduler, driver) = Scheduler::builder().build_driven()?;
+    /// let inside = scheduler.clone();
+    /// scheduler.schedule_once(Duration::ZERO, move || assert!(inside.is_turned_here()))?;
+    /// driver.turn();
+    /// assert!(!scheduler.is_turned_here());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn is_turned_here(&self) -> bool {
         self.shared().is_turned_here()
     }
@@ -234,3 +244,26 @@ impl Drop for Alarm {
 }
 
 impl_debug!(Alarm, self, is_pending: self.is_pending());
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::clock::parking::Sleeper;
+
+    /// On a real clock, because any other clock is read again.
+    #[test]
+    fn a_reading_that_lies_ahead_holds_nobody_up() {
+        let (scheduler, sleeper) = (Scheduler::new(), Sleeper::new());
+        let ahead = scheduler.now() + Duration::from_secs(3600);
+        let later = ahead + Duration::from_secs(1);
+        let alarm = scheduler.wake_at_since(ahead, later, Waker::noop()).expect("open");
+        let soon = scheduler.now() + Duration::from_millis(1);
+        let other = scheduler.wake_at(soon, &sleeper.waker()).expect("open");
+        while other.as_ref().is_some_and(Alarm::is_pending) {
+            sleeper.sleep();
+        }
+        assert!(alarm.is_some_and(|alarm| alarm.is_pending()));
+    }
+}

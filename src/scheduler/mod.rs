@@ -45,7 +45,8 @@ pub use driver::Driver;
 pub use handle::{Cancel, CancelOnDrop, Cancellable};
 pub use in_force::Entered;
 pub use leftovers::{Leftovers, LeftoversIter, PendingTask, Stopping};
-pub use schedule_trait::{RepeatingTask, Schedule, ScheduleExt, Task};
+pub(crate) use schedule_trait::schedule_boxes_by_name;
+pub use schedule_trait::{RepeatingTask, Request, Schedule, ScheduleExt, Task};
 
 /// A handle to a timer service, which takes tasks from any thread, and runs them on an executor when they are due.
 ///
@@ -223,8 +224,7 @@ impl Scheduler {
 
     /// Returns true if two readings of the scheduler's clock, one after the other on any threads, always differ. Then a
     /// reading tells which of two calls came first: see [`Clock::tells_calls_apart`](crate::Clock::tells_calls_apart).
-    #[doc(hidden)] // for the layers of this crate
-    pub fn tells_calls_apart(&self) -> bool {
+    pub(crate) fn tells_calls_apart(&self) -> bool {
         self.shared().intake.is_by_clock()
     }
 

@@ -323,27 +323,7 @@ impl Scheduler {
 
     /// Like [`schedule_at`](Scheduler::schedule_at), for a closure that wraps a user's closure. The task has the name
     /// of the user's closure, so a panic report and a leftover tell where the user wrote it.
-    ///
-    /// ```
-    /// use std::any::type_name_of_val;
-    /// use tickwheel::Scheduler;
-    ///
-    /// fn report() {}
-    ///
-    /// let (scheduler, driver) = Scheduler::builder().build_driven()?;
-    /// let name = type_name_of_val(&report);
-    /// let counted = move || { /* ... count it ... */ report() };
-    /// scheduler.schedule_at_named(name, scheduler.now(), counted)?;
-    /// let leftovers: Vec<_> = driver.close().into_iter().collect();
-    /// assert_eq!(leftovers[0].name(), name);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`schedule_once`](Scheduler::schedule_once).
-    #[doc(hidden)] // for the layers of this crate
-    pub fn schedule_at_named<F>(
+    pub(crate) fn schedule_at_named<F>(
         &self,
         name: &'static str,
         instant: Instant,

@@ -4,9 +4,9 @@
 //!
 //! ```text
 //!   ScheduleExt::schedule_once(closure)
-//!       |  Schedule::unboxed
+//!       |  Schedule::as_scheduler
 //!       |-- it is a `Scheduler`, behind any number of pointers --> Scheduler::schedule_once(closure)
-//!       '-- it is anything else ---------------------------------> schedule_task_named(type name, boxed closure)
+//!       '-- it is anything else ---------------------------------> schedule_named(type name, a request with a box)
 //! ```
 //!
 //! So a call through the trait on a `Scheduler` allocates no more than the inherent method. Method resolution alone does
@@ -65,7 +65,61 @@ pub type RepeatingTask = Box<dyn FnMut() -> ControlFlow<()> + Send>;
 /// assert_eq!(driver.advance(Duration::from_secs(60)), 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[expect(unused_variables, reason = "the defaults ignore names")]
+///
+/// # A schedule of your own
+///
+/// Most own schedules add something to one of this crate. Such a one implements [`schedule_named`] as well, so that no name
+/// is lost, and hands the boxes on, so that a series may [choose its delays](crate::Repeat):
+///
+/// ```
+/// use std::any::type_name;
+/// use std::sync::atomic::{AtomicUsize, Ordering};
+/// use std::time::{Duration, Instant};
+/// use tickwheel::{Cancellable, Period, RepeatingTask, Request, Schedule, ScheduleError, ScheduleExt, Scheduler, Task};
+///
+/// /// Counts what it schedules.
+/// struct Counted<S>(S, AtomicUsize);
+///
+/// impl<S: Schedule> Schedule for Counted<S> {
+///     fn now(&self) -> Instant {
+///         self.0.now()
+///     }
+///
+///     fn schedule_task(&self, delay: Duration, task: Task) -> Result<Cancellable, ScheduleError> {
+///         self.schedule_named(type_name::<Task>(), Request::After(delay, task))
+///     }
+///
+///     fn schedule_task_at(&self, at: Instant, task: Task) -> Result<Cancellable, ScheduleError> {
+///         self.schedule_named(type_name::<Task>(), Request::At(at, task))
+///     }
+///
+///     fn schedule_series(
+///         &self, initial: Duration, period: Period, task: RepeatingTask,
+///     ) -> Result<Cancellable, ScheduleError> {
+///         self.schedule_named(type_name::<RepeatingTask>(), Request::Series(initial, period, task))
+///     }
+///
+///     fn schedule_named(&self, name: &'static str, request: Request) -> Result<Cancellable, ScheduleError> {
+///         self.1.fetch_add(1, Ordering::Relaxed);
+///         self.0.schedule_named(name, request)
+///     }
+/// }
+///
+/// let (scheduler, driver) = Scheduler::builder().build_driven()?;
+/// let timers = Counted(scheduler, AtomicUsize::new(0));
+/// let (second, mut left) = (Duration::from_secs(1), 3);
+/// timers.schedule_self_paced(second, move || {
+///     left -= 1;
+///     (left > 0).then_some(2 * second) // at 1, 3 and 5 seconds
+/// })?;
+/// assert_eq!((driver.advance(5 * second), timers.1.into_inner()), (3, 1));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// One from scratch calls each box of a series through [`Repeat::choose`](crate::Repeat::choose), and asks
+/// [`Period::next_run`] if the run has chosen no delay.
+///
+/// [`schedule_named`]: Schedule::schedule_named
 pub trait Schedule: Send + Sync {
     /// Returns the present time, on the clock that this schedule keeps.
     fn now(&self) -> Instant;
@@ -87,9 +141,8 @@ pub trait Schedule: Send + Sync {
 
     /// Runs a task repeatedly, until it returns `Break`.
     ///
-    /// Everything in this crate that schedules also follows a task that [chooses its next delay](crate::Repeat). The box
-    /// does not show such a choice to an implementation of your own, unless it hands the box on to one of this crate. So
-    /// an implementation from scratch goes by the period.
+    /// A task may [choose its next delay](crate::Repeat). The box shows such a choice only to
+    /// [`Repeat::choose`](crate::Repeat::choose). An implementation that calls the box directly goes by the period.
     ///
     /// # Errors
     ///
@@ -101,21 +154,21 @@ pub trait Schedule: Send + Sync {
         task: RepeatingTask,
     ) -> Result<Cancellable, ScheduleError>;
 
-    /// Like [`schedule_task`](Schedule::schedule_task), for a task with a name: usually the type name of the closure in
-    /// the box.
+    /// Schedules a task with a name: usually the type name of the closure in the box.
     ///
-    /// The default ignores the name. An implementation that uses names, for instance in a report of a panic, overrides
-    /// this method.
+    /// The default calls the method for the box, and ignores the name. An implementation that uses names, for instance in a
+    /// report of a panic, or that passes them on, overrides this method.
     ///
     /// ```
     /// use std::any::type_name_of_val;
     /// use std::time::Duration;
-    /// use tickwheel::{Cancellable, Schedule, ScheduleError};
+    /// use tickwheel::{Cancellable, Request, Schedule, ScheduleError};
     ///
     /// /// Boxes the closure itself, and keeps its name.
     /// fn remind(timers: &dyn Schedule) -> Result<Cancellable, ScheduleError> {
     ///     let task = || println!("still there?");
-    ///     timers.schedule_task_named(type_name_of_val(&task), Duration::from_secs(60), Box::new(task))
+    ///     let name = type_name_of_val(&task);
+    ///     timers.schedule_named(name, Request::After(Duration::from_secs(60), Box::new(task)))
     /// }
     /// # remind(&tickwheel::Scheduler::new())?;
     /// # Ok::<(), ScheduleError>(())
@@ -123,52 +176,73 @@ pub trait Schedule: Send + Sync {
     ///
     /// # Errors
     ///
-    /// The errors of [`schedule_task`](Schedule::schedule_task).
-    fn schedule_task_named(
+    /// The errors of the method for the box.
+    fn schedule_named(
         &self,
         name: &'static str,
-        delay: Duration,
-        task: Task,
+        request: Request,
     ) -> Result<Cancellable, ScheduleError> {
-        self.schedule_task(delay, task)
+        let _ = name;
+        match request {
+            Request::After(delay, task) => self.schedule_task(delay, task),
+            Request::At(deadline, task) => self.schedule_task_at(deadline, task),
+            Request::Series(initial, period, task) => self.schedule_series(initial, period, task),
+        }
     }
 
-    /// Like [`schedule_task_at`](Schedule::schedule_task_at), for a task with a name.
+    /// Returns the [`Scheduler`] that this is, also behind pointers. It takes closures without a box, so [`ScheduleExt`] gives
+    /// them to it directly, past the other methods.
     ///
-    /// # Errors
-    ///
-    /// The errors of [`schedule_task_at`](Schedule::schedule_task_at).
-    fn schedule_task_at_named(
-        &self,
-        name: &'static str,
-        deadline: Instant,
-        task: Task,
-    ) -> Result<Cancellable, ScheduleError> {
-        self.schedule_task_at(deadline, task)
-    }
-
-    /// Like [`schedule_series`](Schedule::schedule_series), for a task with a name.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`schedule_series`](Schedule::schedule_series).
-    fn schedule_series_named(
-        &self,
-        name: &'static str,
-        initial: Duration,
-        period: Period,
-        task: RepeatingTask,
-    ) -> Result<Cancellable, ScheduleError> {
-        self.schedule_series(initial, period, task)
-    }
-
-    /// Returns the scheduler that takes closures without a box, if this is one. Only this crate can make an
-    /// [`Unboxed`], so the wrapper type of another crate is never bypassed.
-    #[doc(hidden)]
-    fn unboxed(&self) -> Option<Unboxed<'_>> {
+    /// By default there is none. An implementation of your own that returns one is passed by.
+    fn as_scheduler(&self) -> Option<&Scheduler> {
         None
     }
 }
+
+/// A task, and when it is to run: the argument of [`Schedule::schedule_named`].
+pub enum Request {
+    /// The arguments of [`Schedule::schedule_task`].
+    After(Duration, Task),
+    /// The arguments of [`Schedule::schedule_task_at`].
+    At(Instant, Task),
+    /// The arguments of [`Schedule::schedule_series`].
+    Series(Duration, Period, RepeatingTask),
+}
+
+impl fmt::Debug for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, when): (_, &dyn fmt::Debug) = match self {
+            Request::After(delay, _) => ("After", delay),
+            Request::At(deadline, _) => ("At", deadline),
+            Request::Series(_, period, _) => ("Series", period),
+        };
+        f.debug_tuple(name).field(when).finish_non_exhaustive()
+    }
+}
+
+/// Writes the methods of [`Schedule`] that take a box without a name, in terms of `schedule_named`.
+macro_rules! schedule_boxes_by_name {
+    () => {
+        fn schedule_task(&self, delay: Duration, task: Task) -> Result<Cancellable, ScheduleError> {
+            self.schedule_named(std::any::type_name::<Task>(), Request::After(delay, task))
+        }
+
+        fn schedule_task_at(&self, at: Instant, task: Task) -> Result<Cancellable, ScheduleError> {
+            self.schedule_named(std::any::type_name::<Task>(), Request::At(at, task))
+        }
+
+        fn schedule_series(
+            &self,
+            initial: Duration,
+            period: Period,
+            task: RepeatingTask,
+        ) -> Result<Cancellable, ScheduleError> {
+            let name = std::any::type_name::<RepeatingTask>();
+            self.schedule_named(name, Request::Series(initial, period, task))
+        }
+    };
+}
+pub(crate) use schedule_boxes_by_name;
 
 /// With this, a struct that holds an `Arc<dyn Schedule>` can derive `Debug`.
 impl fmt::Debug for dyn Schedule + '_ {
@@ -177,55 +251,30 @@ impl fmt::Debug for dyn Schedule + '_ {
     }
 }
 
-/// A [`Scheduler`] that was found behind a [`Schedule`].
-#[derive(Debug)]
-pub struct Unboxed<'a>(&'a Scheduler);
-
 type Scheduled = Result<Cancellable, ScheduleError>;
 
 impl Schedule for Scheduler {
+    schedule_boxes_by_name!();
+
     fn now(&self) -> Instant {
         Scheduler::now(self)
     }
 
-    fn schedule_task(&self, delay: Duration, task: Task) -> Scheduled {
-        self.schedule_once(delay, task)
+    fn schedule_named(&self, name: &'static str, request: Request) -> Scheduled {
+        match request {
+            Request::After(delay, task) => {
+                self.admit_once(self.shared().watch.after(delay), Named { name, task })
+            }
+            Request::At(deadline, task) => self.schedule_at_named(name, deadline, task),
+            Request::Series(initial, period, mut task) => {
+                let task = move || trace::in_a_root_span(&mut task);
+                self.admit_series(initial, period, Named { name, task })
+            }
+        }
     }
 
-    fn schedule_task_at(&self, deadline: Instant, task: Task) -> Scheduled {
-        self.schedule_at(deadline, task)
-    }
-
-    fn schedule_series(&self, initial: Duration, period: Period, task: RepeatingTask) -> Scheduled {
-        self.schedule_periodic(initial, period, task)
-    }
-
-    fn schedule_task_named(&self, name: &'static str, delay: Duration, task: Task) -> Scheduled {
-        self.admit_once(self.shared().watch.after(delay), Named { name, task })
-    }
-
-    fn schedule_task_at_named(
-        &self,
-        name: &'static str,
-        deadline: Instant,
-        task: Task,
-    ) -> Scheduled {
-        self.schedule_at_named(name, deadline, task)
-    }
-
-    fn schedule_series_named(
-        &self,
-        name: &'static str,
-        initial: Duration,
-        period: Period,
-        mut task: RepeatingTask,
-    ) -> Scheduled {
-        let task = move || trace::in_a_root_span(&mut task);
-        self.admit_series(initial, period, Named { name, task })
-    }
-
-    fn unboxed(&self) -> Option<Unboxed<'_>> {
-        Some(Unboxed(self))
+    fn as_scheduler(&self) -> Option<&Scheduler> {
+        Some(self)
     }
 }
 
@@ -240,16 +289,8 @@ macro_rules! schedule_behind {
                 fn schedule_series(
                     &self, initial: Duration, period: Period, task: RepeatingTask
                 ) -> Scheduled;
-                fn schedule_task_named(
-                    &self, name: &'static str, delay: Duration, task: Task
-                ) -> Scheduled;
-                fn schedule_task_at_named(
-                    &self, name: &'static str, deadline: Instant, task: Task
-                ) -> Scheduled;
-                fn schedule_series_named(
-                    &self, name: &'static str, initial: Duration, period: Period, task: RepeatingTask
-                ) -> Scheduled;
-                fn unboxed(&self) -> Option<Unboxed<'_>>;
+                fn schedule_named(&self, name: &'static str, request: Request) -> Scheduled;
+                fn as_scheduler(&self) -> Option<&Scheduler>;
             }
         }
     )*};
@@ -296,11 +337,11 @@ pub trait ScheduleExt: Schedule {
     where
         F: FnOnce() + Send + 'static,
     {
-        match self.unboxed() {
+        match self.as_scheduler() {
             // A scheduler takes the closure as it is, without a box.
-            Some(Unboxed(scheduler)) => scheduler.schedule_once(delay, task),
+            Some(scheduler) => scheduler.schedule_once(delay, task),
             // The name goes along, because the type name of a box tells nothing (S31).
-            None => self.schedule_task_named(type_name::<F>(), delay, Box::new(task)),
+            None => self.schedule_named(type_name::<F>(), Request::After(delay, Box::new(task))),
         }
     }
 
@@ -313,9 +354,9 @@ pub trait ScheduleExt: Schedule {
     where
         F: FnOnce() + Send + 'static,
     {
-        match self.unboxed() {
-            Some(Unboxed(scheduler)) => scheduler.schedule_at(instant, task),
-            None => self.schedule_task_at_named(type_name::<F>(), instant, Box::new(task)),
+        match self.as_scheduler() {
+            Some(scheduler) => scheduler.schedule_at(instant, task),
+            None => self.schedule_named(type_name::<F>(), Request::At(instant, Box::new(task))),
         }
     }
 
@@ -358,9 +399,8 @@ pub trait ScheduleExt: Schedule {
         ScheduleExt::schedule_periodic(self, initial, Period::fixed_delay(delay), task)
     }
 
-    /// Runs a task again and again at its own pace: see [`Scheduler::schedule_self_paced`]. This is
-    /// [`schedule_periodic`](ScheduleExt::schedule_periodic) with a period that is never used, unless the schedule is one of
-    /// your own that goes by the period alone: then the task runs once.
+    /// Runs a task at its own pace, as [`Scheduler::schedule_self_paced`] does. On a schedule of your own that goes by the
+    /// period alone, it runs once.
     ///
     /// # Errors
     ///
@@ -391,12 +431,12 @@ pub trait ScheduleExt: Schedule {
         R: Repeat,
         F: FnMut() -> R + Send + 'static,
     {
-        if let Some(Unboxed(scheduler)) = self.unboxed() {
+        if let Some(scheduler) = self.as_scheduler() {
             return scheduler.schedule_periodic(initial, period, task);
         }
         // A delay that the closure chooses goes around the box, in a thread-local: see `Repeat`.
         let series = Box::new(move || task().flow());
-        self.schedule_series_named(type_name::<F>(), initial, period, series)
+        self.schedule_named(type_name::<F>(), Request::Series(initial, period, series))
     }
 }
 

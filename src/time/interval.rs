@@ -1,6 +1,5 @@
 //! A series of ticks to be awaited one by one: [`Interval`].
 
-use std::fmt;
 use std::future::poll_fn;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant as StdInstant};
@@ -8,6 +7,7 @@ use std::time::{Duration, Instant as StdInstant};
 use super::sleep::soon_or_far;
 use super::{Instant, Sleep};
 use crate::Scheduler;
+use crate::platform::impls::impl_debug;
 use crate::scheduler::in_force::TimeSource;
 
 /// Ticks at a fixed rate, for one task that awaits them. Made by [`interval`](super::interval()) and
@@ -169,12 +169,8 @@ impl Interval {
     }
 }
 
-impl fmt::Debug for Interval {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Interval")
-            .field("next", &self.sleep.deadline())
-            .field("period", &self.period)
-            .field("missed_tick_behavior", &self.behavior)
-            .finish_non_exhaustive()
-    }
-}
+impl_debug!(Interval, self,
+    next: self.sleep.deadline(),
+    period: self.period,
+    missed_tick_behavior: self.behavior
+);

@@ -11,7 +11,6 @@
 //! that poll, or it has woken the waker. So no wake-up is lost.
 
 use std::cell::Cell;
-use std::fmt;
 use std::future::Future;
 use std::mem;
 use std::pin::Pin;
@@ -20,6 +19,7 @@ use std::time::{Duration, Instant as StdInstant};
 
 use super::Instant;
 use crate::clock::timeline::after;
+use crate::platform::impls::impl_debug;
 use crate::scheduler::in_force::{self, TimeSource};
 use crate::{Alarm, Scheduler};
 
@@ -77,16 +77,6 @@ impl Scheduler {
     /// scheduler.
     pub fn sleep_until(&self, deadline: impl Into<Instant>) -> Sleep {
         Sleep::at(TimeSource::of(self), deadline.into().into_std())
-    }
-
-    /// The same as [`sleep`](Scheduler::sleep).
-    pub fn delay(&self, duration: Duration) -> Sleep {
-        self.sleep(duration)
-    }
-
-    /// The same as [`sleep_until`](Scheduler::sleep_until).
-    pub fn delay_until(&self, deadline: impl Into<Instant>) -> Sleep {
-        self.sleep_until(deadline)
     }
 }
 
@@ -278,11 +268,4 @@ impl Future for Sleep {
     }
 }
 
-impl fmt::Debug for Sleep {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sleep")
-            .field("deadline", &self.deadline)
-            .field("is_elapsed", &self.is_elapsed())
-            .finish_non_exhaustive()
-    }
-}
+impl_debug!(Sleep, self, deadline: self.deadline, is_elapsed: self.is_elapsed());

@@ -1,6 +1,5 @@
 //! A future with a time limit: [`Timeout`].
 
-use std::fmt;
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -10,6 +9,7 @@ use super::error::Elapsed;
 use super::{Instant, Sleep};
 use crate::Scheduler;
 use crate::clock::timeline::after;
+use crate::platform::impls::impl_debug;
 use crate::scheduler::in_force::TimeSource;
 
 /// A future with a time limit. Made by [`timeout`](super::timeout()) and [`Scheduler::timeout`].
@@ -117,8 +117,4 @@ impl<F: Future> Future for Timeout<F> {
     }
 }
 
-impl<F> fmt::Debug for Timeout<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Timeout").field("deadline", &self.deadline()).finish_non_exhaustive()
-    }
-}
+impl_debug!(Timeout<F>, self, deadline: self.deadline());

@@ -28,9 +28,9 @@ use tickwheel::wheel::Wheel;
 use tickwheel::{
     BootClock, BuildError, Builder, Cancel, CancelOnDrop, Cancellable, Clock, CloseError, Driver,
     DueTask, Entered, Executor, Inline, Leftovers, ManualClock, MissedTicks, Observer, PendingTask,
-    Period, Precision, Rejected, Repeat, RepeatingTask, Schedule, ScheduleError, ScheduleExt,
-    Scheduler, Stats, Stopping, SystemClock, Task, TaskPanic, ThreadPool, TryScheduleError,
-    WeakScheduler, WheelView,
+    Period, Precision, Rejected, Repeat, RepeatingTask, Request, Schedule, ScheduleError,
+    ScheduleExt, Scheduler, Stats, Stopping, SystemClock, Task, TaskPanic, ThreadPool,
+    TryScheduleError, WeakScheduler, WheelView,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -396,12 +396,15 @@ fn code_over_any_schedule() -> Result<(), Box<dyn Error>> {
     }
     fn with_names(schedule: &dyn Schedule) -> Result<(), ScheduleError> {
         let name: &'static str = "a name";
-        let _: Cancellable = schedule.schedule_task_named(name, SECOND, Box::new(|| ()))?;
         let _: Cancellable =
-            schedule.schedule_task_at_named(name, schedule.now(), Box::new(|| ()))?;
+            schedule.schedule_named(name, Request::After(SECOND, Box::new(|| ())))?;
+        let _: Cancellable =
+            schedule.schedule_named(name, Request::At(schedule.now(), Box::new(|| ())))?;
         let series: RepeatingTask = Box::new(|| ControlFlow::Break(()));
         let every = Period::fixed_rate(SECOND);
-        let _: Cancellable = schedule.schedule_series_named(name, SECOND, every, series)?;
+        let _: Cancellable =
+            schedule.schedule_named(name, Request::Series(SECOND, every, series))?;
+        assert!(schedule.as_scheduler().is_none_or(|scheduler| !scheduler.is_closed()));
         Ok(())
     }
     fn repeats<R: Repeat>(schedule: &Scheduler, task: impl FnMut() -> R + Send + 'static) -> bool {

@@ -488,7 +488,7 @@ fn print_hooks(print: Print<'_>) {
     assert_eq!((driver.advance(SECOND), scheduler.stats().panicked()), (1, 1));
     *shared.lock().expect("no panic") = None;
     let hook = PanicHook::new(|_| ());
-    print("PanicHook", &hook, &|| assert_eq!(hook.catch(|| 1), Some(1)));
+    print("PanicHook", &hook, &|| assert_eq!(hook.catch(None, || 1), Some(1)));
 }
 
 fn print_layers(print: Print<'_>) {

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use crate::common::allocations::Measurement;
 use tickwheel::{
-    Cancellable, Period, RepeatingTask, Schedule, ScheduleError, ScheduleExt, Scheduler, Task,
+    Cancellable, Period, RepeatingTask, Request, Schedule, ScheduleError, ScheduleExt, Scheduler,
+    Task,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -96,6 +97,45 @@ fn a_wrapper_from_outside_gets_every_task() {
     driver.turn();
 }
 
+/// A schedule from outside the crate that has itself passed by.
+struct Known(Plain);
+
+impl Schedule for Known {
+    fn now(&self) -> Instant {
+        self.0.now()
+    }
+
+    fn schedule_task(&self, delay: Duration, task: Task) -> Result<Cancellable, ScheduleError> {
+        self.0.schedule_task(delay, task)
+    }
+
+    fn schedule_task_at(&self, at: Instant, task: Task) -> Result<Cancellable, ScheduleError> {
+        self.0.schedule_task_at(at, task)
+    }
+
+    fn schedule_series(
+        &self,
+        initial: Duration,
+        period: Period,
+        task: RepeatingTask,
+    ) -> Result<Cancellable, ScheduleError> {
+        self.0.schedule_series(initial, period, task)
+    }
+
+    fn as_scheduler(&self) -> Option<&Scheduler> {
+        Some(&self.0.0)
+    }
+}
+
+#[test]
+fn a_wrapper_that_names_its_scheduler_gets_no_box() {
+    let (scheduler, _driver) = Scheduler::builder().build_driven().expect("good");
+    let known = Known(Plain(scheduler, AtomicUsize::new(0)));
+    assert_eq!(costs!(&known), [0; 5]);
+    assert_eq!(costs!(&Box::new(&known)), [0; 5]);
+    assert_eq!(known.0.1.load(Ordering::Relaxed), 0);
+}
+
 /// Writes down the names, and schedules nothing.
 #[derive(Default)]
 struct Names(Mutex<Vec<&'static str>>);
@@ -129,31 +169,7 @@ impl Schedule for Names {
         Ok(self.note("no name"))
     }
 
-    fn schedule_task_named(
-        &self,
-        name: &'static str,
-        _: Duration,
-        _: Task,
-    ) -> Result<Cancellable, ScheduleError> {
-        Ok(self.note(name))
-    }
-
-    fn schedule_task_at_named(
-        &self,
-        name: &'static str,
-        _: Instant,
-        _: Task,
-    ) -> Result<Cancellable, ScheduleError> {
-        Ok(self.note(name))
-    }
-
-    fn schedule_series_named(
-        &self,
-        name: &'static str,
-        _: Duration,
-        _: Period,
-        _: RepeatingTask,
-    ) -> Result<Cancellable, ScheduleError> {
+    fn schedule_named(&self, name: &'static str, _: Request) -> Result<Cancellable, ScheduleError> {
         Ok(self.note(name))
     }
 }

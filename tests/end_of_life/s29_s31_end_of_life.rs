@@ -812,7 +812,7 @@ fn s31_handles_are_equal_if_they_stand_for_the_same_task() {
 /// The name of a task is told with its panic, and a box keeps the name of its closure.
 #[test]
 fn s31_a_panic_tells_whose_it_is_and_a_box_keeps_the_name() {
-    use tickwheel::{Period, Schedule, ScheduleExt};
+    use tickwheel::{Period, Request, Schedule, ScheduleExt};
     fn fails() {
         crate::common::panic_on_purpose();
     }
@@ -834,13 +834,13 @@ fn s31_a_panic_tells_whose_it_is_and_a_box_keeps_the_name() {
     boxed.schedule_repeatedly(SECOND, SECOND, fails).expect("open");
     scheduler.schedule_once(SECOND, fails).expect("open");
     scheduler.schedule_with_fixed_delay(SECOND, SECOND, fails).expect("open");
-    scheduler.schedule_task_named("a box", SECOND, Box::new(fails)).expect("open");
+    scheduler.schedule_named("a box", Request::After(SECOND, Box::new(fails))).expect("open");
     let period = Period::fixed_rate(SECOND);
     let series = Box::new(|| {
         fails();
         ControlFlow::Continue(())
     });
-    scheduler.schedule_series_named("a series", SECOND, period, series).expect("open");
+    scheduler.schedule_named("a series", Request::Series(SECOND, period, series)).expect("open");
     driver.advance(SECOND);
     let names: Vec<_> = told.try_iter().collect();
     assert_eq!(names, [name, name, name, name, "a box", "a series"]);

@@ -26,13 +26,13 @@ fn hook_that_notes() -> (PanicHook, Told) {
 fn s31_a_hook_is_told_the_name() {
     silence();
     let (hook, told) = hook_that_notes();
-    assert_eq!(hook.catch_named("one", || 7), Some(7));
-    assert_eq!(hook.catch_named("two", || -> u8 { panic_on_purpose() }), None);
-    hook.report_named("three", Box::new(String::from("three's text")));
-    hook.tell_named("four", &4);
-    hook.catch(|| panic_on_purpose());
-    hook.report(Box::new("six"));
-    hook.report(Box::new(7));
+    assert_eq!(hook.catch("one", || 7), Some(7));
+    assert_eq!(hook.catch("two", || -> u8 { panic_on_purpose() }), None);
+    hook.report("three", Box::new(String::from("three's text")));
+    hook.tell("four", &4);
+    hook.catch(None, || panic_on_purpose());
+    hook.report(None, Box::new("six"));
+    hook.report(None, Box::new(7));
     let text = |text: &str| Some(String::from(text));
     let expected = [
         ("two", text("on purpose")),
@@ -49,8 +49,8 @@ fn s31_a_hook_is_told_the_name() {
 fn s17_a_hook_and_a_payload_that_panic_are_survived() {
     silence();
     let hook = PanicHook::new(|_| panic_on_purpose());
-    hook.report_named("a name", Box::new(Grenade));
-    assert_eq!(hook.catch_named("a name", || -> u8 { std::panic::panic_any(Grenade) }), None);
+    hook.report("a name", Box::new(Grenade));
+    assert_eq!(hook.catch("a name", || -> u8 { std::panic::panic_any(Grenade) }), None);
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn a_panic_shows_its_name() {
     let text = Arc::new(Mutex::new(String::new()));
     let shown = Arc::clone(&text);
     let hook = PanicHook::new(move |panic| *shown.lock().expect("whole") = format!("{panic:?}"));
-    hook.report_named("my_app::beat", Box::new("text"));
+    hook.report("my_app::beat", Box::new("text"));
     let shown = text.lock().expect("whole");
     assert!(shown.contains("my_app::beat") && shown.contains("text"), "{shown}");
 }
@@ -83,10 +83,10 @@ fn the_child() {
     drop(std::io::stdin().read(&mut [0]));
     std::panic::set_hook(Box::new(|_| _ = PANICS.fetch_add(1, Ordering::Relaxed)));
     let hook = PanicHook::default();
-    hook.catch_named("my_app::one", || panic!("first line\nsecond line"));
-    hook.report_named("my_app::two", Box::new(2));
-    hook.tell_named("my_app::three", &"three");
-    hook.catch(|| panic!("nobody knows who"));
+    hook.catch("my_app::one", || panic!("first line\nsecond line"));
+    hook.report("my_app::two", Box::new(2));
+    hook.tell("my_app::three", &"three");
+    hook.catch(None, || panic!("nobody knows who"));
     std::process::exit(TWO_PANICS - 2 + PANICS.load(Ordering::Relaxed));
 }
 

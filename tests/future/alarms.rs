@@ -14,7 +14,6 @@ use tickwheel::{ManualClock, Observer, Precision, Scheduler, WheelView};
 
 const MILLI: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
-const HOUR: Duration = Duration::from_secs(3600);
 
 const READY: Poll<()> = Poll::Ready(());
 
@@ -186,18 +185,6 @@ fn s26_a_close_that_has_returned_has_counted_the_sleepers() {
         until("all are woken", || task.woken() == 500);
         assert!(sleeps.iter_mut().all(|sleep| task.poll(sleep).is_pending()), "elsewhere");
     }
-}
-
-/// On a real clock, because any other clock is read again.
-#[test]
-fn a_reading_that_lies_ahead_holds_nobody_up() {
-    let (scheduler, task) = (Scheduler::new(), Poller::new());
-    let ahead = scheduler.now() + HOUR;
-    let alarm = scheduler.wake_at_since(ahead, ahead + SECOND, &task.waker()).expect("open");
-    let (mut sleep, other) = (scheduler.sleep(MILLI), Poller::new());
-    assert!(other.poll(&mut sleep).is_pending());
-    until("it rings", || other.woken() == 1);
-    assert!(alarm.is_some_and(|alarm| alarm.is_pending()));
 }
 
 // ----- alarms ------------------------------------------------------------------------------

@@ -416,6 +416,28 @@ fn a_shutdown_runs_what_is_delayed_and_stops_what_is_periodic() {
     assert!(pool.await_termination(PATIENCE) && pool.is_terminated());
 }
 
+/// The search of the shutdown does not find a series that runs. A delayed task keeps the queue open.
+#[test]
+fn a_series_whose_pool_is_shut_down_while_it_runs_does_not_run_again() {
+    let clock = ManualClock::new();
+    let pool = pool_on(&clock, 1);
+    let delayed = pool.schedule(HOUR, || ()).expect("open");
+    let (inner, mut runs) = (pool.clone(), 0);
+    let series = pool.schedule_with_fixed_delay(Duration::ZERO, SECOND, move || {
+        inner.shutdown();
+        runs += 1;
+        if runs == 1 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
+    let series = series.expect("open");
+    until("it has run", || pool.is_shutdown() && (series.is_done() || pool.pending() == 2));
+    clock.advance(SECOND);
+    let ended = series.join_timeout(PATIENCE).expect("it resolves");
+    assert!(matches!(ended, Err(JoinError::Cancelled)), "{ended:?}");
+    clock.advance(HOUR);
+    delayed.join().expect("it runs");
+    assert!(pool.await_termination(PATIENCE));
+}
+
 #[test]
 fn a_policy_can_be_changed_after_the_shutdown() {
     let clock = ManualClock::new();

@@ -361,8 +361,8 @@ mod spans {
     fn s31_the_event_of_a_panic_names_the_task() {
         listening(|ear| {
             let hook = PanicHook::default();
-            hook.report_named("ecosystem::a_task", Box::new("on purpose"));
-            hook.report(Box::new("on purpose"));
+            hook.report("ecosystem::a_task", Box::new("on purpose"));
+            hook.report(None, Box::new("on purpose"));
             let heard = ear.heard();
             assert_eq!(heard.len(), 2, "{heard:?}");
             assert!(heard[0].starts_with("ERROR tickwheel"), "{heard:?}");

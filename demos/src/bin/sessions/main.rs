@@ -82,7 +82,7 @@ fn run_until_ctrl_c(options: &Options) -> Result<()> {
     let time = options.time;
     let end = async move {
         let time_is_up = match time {
-            Some(time) => Either::Left(Scheduler::global().delay(time)),
+            Some(time) => Either::Left(Scheduler::global().sleep(time)),
             None => Either::Right(pending()),
         };
         select(stopped, time_is_up).await;

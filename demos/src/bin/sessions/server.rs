@@ -55,7 +55,7 @@ async fn accept(listener: TcpListener, store: &Arc<Store>) -> Infallible {
             }
             Err(error) => {
                 eprintln!("no connection: {error}");
-                Scheduler::global().delay(RETRY).await;
+                Scheduler::global().sleep(RETRY).await;
             }
         }
     }

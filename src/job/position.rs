@@ -1,15 +1,15 @@
-//! Where a task is in the queue of its worker: one word, which other threads may read and change without a lock.
+//! Where a job is in the queue of its owner: one word, which other threads may read and change without a lock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::wheel::WheelKey;
 
-/// Where a task is in its queue.
+/// Where a job is in its owner's queue. The owner sets it, under its own lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Position {
+pub(crate) enum Position {
     /// It waits for its time, under this key.
     Delayed(WheelKey),
-    /// It waits for its turn, and the entry with this number stands for it.
+    /// It waits for its turn, and the entry with this number stands for it. The entries of a loop have no numbers.
     Queued(u64),
     /// It is not in the queue: it has not come yet, has left, or was cancelled.
     Gone,
@@ -17,7 +17,7 @@ pub(super) enum Position {
 
 /// A [`Position`] that several threads may read and change.
 #[derive(Debug)]
-pub(super) struct AtomicPosition(AtomicU64);
+pub(crate) struct AtomicPosition(AtomicU64);
 
 impl AtomicPosition {
     // No key's number gets that far: there is no room for so many tasks.
@@ -26,7 +26,7 @@ impl AtomicPosition {
 
     /// Returns the position. The Acquire pairs with the Release in `leave`: a thread that sees that a task has gone
     /// also sees what was counted before.
-    pub(super) fn get(&self) -> Position {
+    pub(crate) fn get(&self) -> Position {
         match self.0.load(Ordering::Acquire) {
             AtomicPosition::GONE => Position::Gone,
             code @ AtomicPosition::QUEUED.. => Position::Queued(code - AtomicPosition::QUEUED),
@@ -34,14 +34,19 @@ impl AtomicPosition {
         }
     }
 
+    /// Returns the key of a job that waits for its time, and otherwise one that the wheel never gives.
+    pub(crate) fn key(&self) -> WheelKey {
+        if let Position::Delayed(key) = self.get() { key } else { WheelKey::NONE }
+    }
+
     /// Sets the position. Relaxed suffices: the caller holds the lock under which other threads find the task.
-    pub(super) fn set(&self, position: Position) {
+    pub(crate) fn set(&self, position: Position) {
         self.0.store(AtomicPosition::encode(position), Ordering::Relaxed);
     }
 
     /// Sets the position to [`Gone`](Position::Gone), if it is still `from`. So of several threads, one takes the task
     /// out. The Release pairs with the Acquire here and in `get`.
-    pub(super) fn leave(&self, from: Position) -> bool {
+    pub(crate) fn leave(&self, from: Position) -> bool {
         let (from, to) = (AtomicPosition::encode(from), AtomicPosition::GONE);
         self.0.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }

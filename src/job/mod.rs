@@ -1,7 +1,7 @@
 //! One task of a layer that runs tasks itself: of a worker, a message loop or a pool.
 //!
-//! The job's [`Owner`] keeps it in a queue and calls [`Run::run`] when the job's turn has come. A pool, whose tasks
-//! have results, calls [`Job::run_with`].
+//! The job's [`Owner`] keeps it in a queue and calls [`Run::run`] when the job's turn has come. Whoever waits for the result
+//! is told by the job's [`OwnerRef`].
 //!
 //! ```text
 //!               claim                 end
@@ -24,7 +24,8 @@
 //! - User code runs, and is dropped, while nothing is locked. Its panics are caught and reported.
 //! - JOB-3 A job stops being pending (S25) once: a one-shot with the step out of `Waiting`, a series with the step to
 //!   `LastRun`, `Done` or `Cancelled`, whichever comes first.
-//! - A job tells its owner once that it has ended, after its closure was dropped.
+//! - A job tells its owner once that it has ended, after its closure was dropped. Whatever ends it tells the result: its
+//!   last run, a withdrawal, or a cancel, of a series also while it runs. So nobody waits for a result in vain.
 //! - JOB-5 An owner queues a series again under the job's lock, together with the step to `Waiting`. So a later cancel
 //!   or reset finds the job in the queue. The owner's lock is taken inside of the job's, never the other way round.
 //! - JOB-6 A reset moves the job in its owner's queue, or notes the time of the next run of a series that runs, under the
@@ -32,23 +33,24 @@
 //!   queue has given out, but that has not been claimed, counts as started. A loop's queue may still give out the job at
 //!   its old time. Then [`Place::is_due`] files it again when the job is claimed.
 
+mod position;
 mod work;
 
+use std::marker::PhantomData;
 use std::ops::{ControlFlow, Deref};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use crate::clock::timeline::farthest;
+use crate::clock::timeline::after;
+use crate::platform::panics::{Payload, caught, discard};
 use crate::platform::sync::{AtomicBool, Mutex, Ordering, lock};
-use crate::{Cancel, PanicHook, Period};
+use crate::{Cancel, PanicHook};
 
-pub(crate) use work::{NamedOnce, Once, Series, Work, Workload};
+pub(crate) use position::{AtomicPosition, Position};
+pub(crate) use work::{NamedOnce, Once, Plan, Series, Work};
 
 /// The queue that a job belongs to: a worker's, a loop's, or a pool's.
 pub(crate) trait Owner: Send + Sync {
-    /// Says where in the owner a job is. A job keeps the same one for life.
-    type Position: Default + Send + Sync + 'static;
-
     /// What [`has_moved`](Owner::has_moved) needs to know.
     type AfterMove;
 
@@ -57,21 +59,27 @@ pub(crate) trait Owner: Send + Sync {
     /// Returns the hook that is told of panics.
     fn hook(&self) -> &PanicHook;
 
+    /// Makes one run of a job with this name. `run` catches its panic, and returns true if there was one.
+    fn make_run(&self, name: &'static str, is_periodic: bool, run: &mut dyn FnMut() -> bool) {
+        let _ = (name, is_periodic);
+        run();
+    }
+
     /// A job is no longer pending (JOB-3), so the limit has room for another one.
     fn no_longer_pending(&self) {}
 
     /// Removes a job that has ended before its turn, now or later. The job may have left already.
-    fn remove(&self, position: &Self::Position);
+    fn remove(&self, position: &AtomicPosition);
 
     /// A job has ended, in whatever way, and its closure was dropped. Called once.
     fn has_ended(&self) {}
 
     /// Returns when a queued job is due. Called with the job's lock held, so it calls no user code.
-    fn deadline(&self, position: &Self::Position) -> Option<Due>;
+    fn deadline(&self, position: &AtomicPosition) -> Option<Due>;
 
     /// Moves the deadline of a queued job (JOB-6). Called with the job's lock held, so it calls no user code. Returns
     /// `None` if the job is not in the queue any more, or if the owner has ended and would not run it then.
-    fn move_to(&self, position: &Self::Position, deadline: Instant) -> Option<Self::AfterMove>;
+    fn move_to(&self, position: &AtomicPosition, deadline: Instant) -> Option<Self::AfterMove>;
 
     /// Does what [`move_to`](Owner::move_to) has left to do, with nothing locked.
     fn has_moved(&self, after: Self::AfterMove);
@@ -133,36 +141,47 @@ pub(crate) trait Run<O: Owner + ?Sized>: Cancel {
     fn run(&self, owner: &O, place: &mut dyn Place) -> Ran;
     /// Ends the job without a run, if it still waits.
     fn withdraw(&self);
-    fn position(&self) -> &O::Position;
+    fn position(&self) -> &AtomicPosition;
 }
 
-/// How a job finds its owner: by a [`Weak`], or by an `Arc`. With an `Arc` the owner must break the reference cycle: it
-/// drops each job in the end.
-pub(crate) trait OwnerRef<O: ?Sized>: Send + Sync + 'static {
+/// How a job finds its owner, and tells its result: by a [`Weak`], if nobody waits for the result. With an `Arc` the owner must
+/// break the reference cycle: it drops each job in the end.
+pub(crate) trait OwnerRef<O: ?Sized, T>: Send + Sync + 'static {
     fn get(&self) -> Option<impl Deref<Target = O>>;
+
+    /// The job has ended. A later result of the same job does not count.
+    fn tell(&self, end: End<T>) {
+        if let End::Panicked(payload) = end {
+            discard(payload);
+        }
+    }
 }
 
-impl<O: Owner + ?Sized + 'static> OwnerRef<O> for Weak<O> {
+impl<O: Owner + ?Sized + 'static, T> OwnerRef<O, T> for Weak<O> {
     fn get(&self) -> Option<impl Deref<Target = O>> {
         self.upgrade()
     }
 }
 
-impl<O: Owner + ?Sized + 'static> OwnerRef<O> for Arc<O> {
-    fn get(&self) -> Option<impl Deref<Target = O>> {
-        Some(&**self)
-    }
+/// How a job has ended.
+pub(crate) enum End<T> {
+    /// It has run, or a series has broken off.
+    Value(T),
+    /// It was cancelled or withdrawn.
+    Cancelled,
+    /// It has panicked, and the hook was told.
+    Panicked(Payload),
 }
 
-pub(crate) struct Job<W, O: Owner + ?Sized, L = Weak<O>> {
+pub(crate) struct Job<W, O: ?Sized, L = Weak<O>> {
     owner: L,
-    position: O::Position,
-    is_periodic: bool,
+    position: AtomicPosition,
     /// The job has ended, and not by a cancel before its time. So it is also set for a series that was cancelled during
-    /// its run. The Release stores in `run_with` and `withdraw` come after all else and pair with the Acquire in
-    /// `is_done`: a thread that finds it set sees what the task did.
+    /// its run. The Release stores in `run` and `withdraw` come after all else and pair with the Acquire in `is_done`: a
+    /// thread that finds it set sees what the task did.
     is_over: AtomicBool,
     stage: Mutex<Stage<W>>,
+    of: PhantomData<fn(&O)>,
 }
 
 enum Stage<W> {
@@ -190,25 +209,15 @@ impl<W> Stage<W> {
     }
 }
 
-impl<W: Work, O: Owner + ?Sized + 'static> Job<W, O> {
-    pub(crate) fn new(owner: Weak<O>, work: W) -> Arc<Self> {
-        Arc::new(Job::with(owner, work, W::IS_PERIODIC))
-    }
-}
-
-impl<W: Workload, O: Owner + ?Sized + 'static, L: OwnerRef<O>> Job<W, O, L> {
-    /// Returns a job as a part of something greater, which runs it with [`run_with`](Job::run_with).
-    pub(crate) fn with(owner: L, work: W, is_periodic: bool) -> Self {
-        let (position, is_over) = (O::Position::default(), AtomicBool::new(false));
-        Job { owner, position, is_periodic, is_over, stage: Mutex::new(Stage::Waiting(work)) }
+impl<W: Work, O: Owner + ?Sized + 'static, L: OwnerRef<O, W::Output>> Job<W, O, L> {
+    pub(crate) fn new(owner: L, work: W) -> Arc<Self> {
+        let (position, is_over) = (AtomicPosition::default(), AtomicBool::new(false));
+        let stage = Mutex::new(Stage::Waiting(work));
+        Arc::new(Job { owner, position, is_over, stage, of: PhantomData })
     }
 
     pub(crate) fn owner_ref(&self) -> &L {
         &self.owner
-    }
-
-    pub(crate) fn position(&self) -> &O::Position {
-        &self.position
     }
 
     /// Takes the work back out of a job that its owner could not take in. Returns `None` if the job has left `Waiting`.
@@ -216,14 +225,47 @@ impl<W: Workload, O: Owner + ?Sized + 'static, L: OwnerRef<O>> Job<W, O, L> {
         lock(&self.stage).leave_waiting(Stage::Done)
     }
 
-    /// Runs the job, if it still waits. `run` runs the work, catches its panics, and returns when the work is due
-    /// again.
-    pub(crate) fn run_with(
-        &self,
-        owner: &O,
-        run: impl FnOnce(&mut Option<W>) -> Option<Next>,
-        place: &mut (impl Place + ?Sized),
-    ) -> Ran {
+    /// Runs the work once. Returns when it is due again, or how it has ended.
+    fn run_once(owner: &O, work: &mut Option<W>) -> Result<Next, End<W::Output>> {
+        let (name, hook) = (work.as_ref().map_or("a task", W::name), owner.hook());
+        let panicked = |payload: Payload| {
+            hook.tell(name, &*payload);
+            End::Panicked(payload)
+        };
+        let mut ran = Ok(ControlFlow::Continue(()));
+        owner.make_run(name, W::IS_PERIODIC, &mut || {
+            ran = caught(|| W::run(work, hook));
+            ran.is_err()
+        });
+        if let ControlFlow::Break(value) = ran.map_err(panicked)? {
+            return Err(End::Value(value));
+        }
+        let plan = work.as_mut().and_then(W::plan).ok_or(End::Cancelled)?;
+        caught(|| plan.next(owner.now())).map_err(panicked)
+    }
+
+    /// Drops the work of a job that has left `Waiting` without a run.
+    fn drop_unstarted(&self, work: W) {
+        match self.owner.get() {
+            Some(owner) => {
+                owner.remove(&self.position); // first, or more would wait than the limit allows
+                owner.no_longer_pending(); // JOB-3: it has left `Waiting`
+                owner.hook().catch(work.name(), || drop(work));
+                owner.has_ended(); // last of all, when the closure was dropped
+            }
+            // The owner ends, with all its jobs, so nobody needs to be told.
+            None => _ = PanicHook::default().catch(work.name(), || drop(work)),
+        }
+    }
+}
+
+impl<W, O, L> Run<O> for Job<W, O, L>
+where
+    W: Work,
+    O: Owner + ?Sized + 'static,
+    L: OwnerRef<O, W::Output>,
+{
+    fn run(&self, owner: &O, place: &mut dyn Place) -> Ran {
         let mut stage = lock(&self.stage);
         if !matches!(*stage, Stage::Waiting(_)) {
             return Ran::Not;
@@ -233,27 +275,26 @@ impl<W: Workload, O: Owner + ?Sized + 'static, L: OwnerRef<O>> Job<W, O, L> {
         }
         let Some(work) = stage.leave_waiting(Stage::Running(None)) else { return Ran::Not };
         drop(stage);
-        if !self.is_periodic {
+        if !W::IS_PERIODIC {
             owner.no_longer_pending(); // JOB-3: before the run
         }
         let mut work = Some(work);
-        let next = run(&mut work);
-        debug_assert!(self.is_periodic || next.is_none(), "only a series is due again");
-        if self.is_periodic {
+        let mut ran = Self::run_once(owner, &mut work);
+        if W::IS_PERIODIC {
             let mut stage = lock(&self.stage);
             let is_cancelled = matches!(*stage, Stage::LastRun);
             let moved = if let Stage::Running(moved) = &mut *stage { moved.take() } else { None };
-            match (next, work.take()) {
-                (Some(mut next), Some(mut work)) if !is_cancelled => {
-                    if let Some(deadline) = moved {
-                        work.move_to(*deadline);
+            match (ran, work) {
+                (Ok(mut next), Some(mut work)) if !is_cancelled => {
+                    if let (Some(deadline), Some(plan)) = (moved, work.plan()) {
+                        plan.move_to(*deadline);
                         next.due = *deadline;
                     }
                     *stage = Stage::Waiting(work);
                     place.put_back(next);
                     return Ran::Again;
                 }
-                (_, rest) => work = rest,
+                (ended, rest) => (ran, work) = (ended, rest),
             }
             *stage = if is_cancelled { Stage::Cancelled } else { Stage::Done };
             drop(stage);
@@ -262,77 +303,45 @@ impl<W: Workload, O: Owner + ?Sized + 'static, L: OwnerRef<O>> Job<W, O, L> {
             }
         }
         if let Some(rest) = work {
-            owner.hook().catch_named(rest.name(), || drop(rest));
+            owner.hook().catch(rest.name(), || drop(rest));
         }
         self.is_over.store(true, Ordering::Release);
         owner.has_ended(); // last of all, when the closure was dropped
+        self.owner.tell(ran.err().unwrap_or(End::Cancelled));
         Ran::ForTheLastTime
     }
 
-    /// Ends the job without a run, if it still waits. Returns false if it does not.
-    pub(crate) fn withdraw(&self) -> bool {
-        let Some(work) = lock(&self.stage).leave_waiting(Stage::Done) else { return false };
+    fn withdraw(&self) {
+        let Some(work) = lock(&self.stage).leave_waiting(Stage::Done) else { return };
         self.drop_unstarted(work);
         self.is_over.store(true, Ordering::Release);
-        true
+        self.owner.tell(End::Cancelled);
     }
 
-    /// Drops the work of a job that has left `Waiting` without a run.
-    fn drop_unstarted(&self, work: W) {
-        match self.owner.get() {
-            Some(owner) => {
-                owner.remove(&self.position); // first, or more would wait than the limit allows
-                owner.no_longer_pending(); // JOB-3: it has left `Waiting`
-                owner.hook().catch_named(work.name(), || drop(work));
-                owner.has_ended(); // last of all, when the closure was dropped
-            }
-            // The owner ends, with all its jobs, so nobody needs to be told.
-            None => _ = PanicHook::default().catch_named(work.name(), || drop(work)),
-        }
-    }
-}
-
-impl<W: Work, O: Owner + ?Sized + 'static> Run<O> for Job<W, O> {
-    fn run(&self, owner: &O, place: &mut dyn Place) -> Ran {
-        let hook = owner.hook();
-        let run = |work: &mut Option<W>| {
-            let name = work.as_ref()?.name();
-            match hook.catch_named(name, || W::run(work, hook))? {
-                ControlFlow::Continue(()) => {
-                    let work = work.as_mut()?;
-                    hook.catch(|| {
-                        let ended = owner.now();
-                        Next { due: work.next_run(ended), ended }
-                    })
-                }
-                ControlFlow::Break(()) => None,
-            }
-        };
-        self.run_with(owner, run, place)
-    }
-
-    fn withdraw(&self) {
-        Job::withdraw(self);
-    }
-
-    fn position(&self) -> &O::Position {
+    fn position(&self) -> &AtomicPosition {
         &self.position
     }
 }
 
-impl<W: Workload, O: Owner + ?Sized + 'static, L: OwnerRef<O>> Cancel for Job<W, O, L> {
+impl<W, O, L> Cancel for Job<W, O, L>
+where
+    W: Work,
+    O: Owner + ?Sized + 'static,
+    L: OwnerRef<O, W::Output>,
+{
     fn cancel(&self) -> bool {
         // Both cases under one lock, or a series whose run ends in between would escape.
         let mut stage = lock(&self.stage);
-        if self.is_periodic && matches!(*stage, Stage::Running(_)) {
+        if W::IS_PERIODIC && matches!(*stage, Stage::Running(_)) {
             *stage = Stage::LastRun;
             drop(stage);
             self.owner.get().into_iter().for_each(|owner| owner.no_longer_pending()); // at once, JOB-3
-            return true;
+        } else {
+            let Some(work) = stage.leave_waiting(Stage::Cancelled) else { return false };
+            drop(stage);
+            self.drop_unstarted(work);
         }
-        let Some(work) = stage.leave_waiting(Stage::Cancelled) else { return false };
-        drop(stage);
-        self.drop_unstarted(work);
+        self.owner.tell(End::Cancelled);
         true
     }
 
@@ -346,31 +355,31 @@ impl<W: Workload, O: Owner + ?Sized + 'static, L: OwnerRef<O>> Cancel for Job<W,
 
     fn reset(&self, delay: Duration) -> bool {
         let Some(now) = self.owner.get().map(|owner| owner.now()) else { return false };
-        // A deadline beyond the range of the clock becomes the latest that it has.
-        self.reset_at(Period::fixed_delay(delay).next_run(now, now))
+        self.reset_at(after(now, delay))
     }
 
     fn reset_at(&self, mut deadline: Instant) -> bool {
         let Some(owner) = self.owner.get() else { return false };
-        if self.is_periodic {
+        if W::IS_PERIODIC {
             // A series that was due long ago would make up for all runs since then, at once.
             deadline = deadline.max(owner.now());
         }
         let mut stage = lock(&self.stage);
         let after = match &mut *stage {
-            Stage::Waiting(work) => match owner.move_to(&self.position, deadline) {
-                Some(after) => {
-                    work.move_to(deadline);
-                    Some(after)
+            Stage::Waiting(work) => {
+                let after = owner.move_to(&self.position, deadline);
+                match (&after, work.plan()) {
+                    (Some(_), Some(plan)) => plan.move_to(deadline),
+                    // It is about to start, and the run after that one moves.
+                    (None, Some(plan)) if owner.repeats() => {
+                        plan.move_following(deadline);
+                        return true;
+                    }
+                    _ => {}
                 }
-                // It is about to start, and the run after that one moves.
-                None if self.is_periodic && owner.repeats() => {
-                    work.move_following(deadline);
-                    return true;
-                }
-                None => None,
-            },
-            Stage::Running(moved) if self.is_periodic && owner.repeats() => {
+                after
+            }
+            Stage::Running(moved) if W::IS_PERIODIC && owner.repeats() => {
                 *moved = Some(Box::new(deadline));
                 return true;
             }
@@ -390,42 +399,5 @@ impl<W: Workload, O: Owner + ?Sized + 'static, L: OwnerRef<O>> Cancel for Job<W,
             Due::Now => Some(owner.now()),
             Due::At(deadline) => Some(deadline),
         }
-    }
-}
-
-/// Instants as numbers that fit into an atomic: nanoseconds since an origin, and after 146 years whole seconds, rounded up.
-/// So an instant that was a number is never earlier than before.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Epoch(pub(crate) Instant);
-
-impl Epoch {
-    /// Below this number each one is a nanosecond, and from there on each one is a second. It is a whole number of seconds
-    /// itself, so those that begin at the origin keep being whole.
-    const SECONDS: u64 = 4_611_686_018_000_000_000;
-
-    /// All numbers are below this one. The last one stands for 292 billion years.
-    pub(crate) const END: u64 = Epoch::SECONDS + (1 << 63) - 2;
-
-    /// Returns 0 for an instant before the origin.
-    pub(crate) fn number(self, instant: Instant) -> u64 {
-        let ahead = instant.saturating_duration_since(self.0);
-        let Some(beyond) = ahead.checked_sub(Duration::from_nanos(Epoch::SECONDS)) else {
-            return ahead.as_nanos() as u64;
-        };
-        let seconds = beyond.as_secs().saturating_add(u64::from(beyond.subsec_nanos() > 0));
-        Epoch::SECONDS.saturating_add(seconds).min(Epoch::END - 1)
-    }
-
-    /// Returns the greatest number whose instant is not after this one.
-    pub(crate) fn number_by(self, instant: Instant) -> u64 {
-        let number = self.number(instant);
-        number - u64::from(number > Epoch::SECONDS && self.instant(number) > instant)
-    }
-
-    /// Returns the latest possible instant if the number stands for one beyond it.
-    pub(crate) fn instant(self, number: u64) -> Instant {
-        let exact = Duration::from_nanos(number.min(Epoch::SECONDS));
-        let seconds = Duration::from_secs(number.saturating_sub(Epoch::SECONDS));
-        self.0.checked_add(exact.saturating_add(seconds)).unwrap_or_else(|| farthest(self.0))
     }
 }

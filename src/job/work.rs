@@ -1,0 +1,197 @@
+//! The work of a job: a closure that is called once or again and again, or a task of a scheduler.
+//!
+//! A job runs and drops its work with nothing locked, and catches its panics. A reset moves the [`Plan`] of a series under
+//! the job's lock (JOB-6).
+
+use std::any::type_name;
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+use super::Next;
+use crate::clock::timeline::after;
+use crate::observe::trace::{self, CurrentSpan};
+use crate::{DueTask, PanicHook, Period, Repeat, ScheduleError, Task, TryScheduleError};
+
+/// What a job does when it runs.
+pub(crate) trait Work: Sized + Send + 'static {
+    const IS_PERIODIC: bool = false;
+
+    /// The result of its last run.
+    type Output: Send + 'static;
+
+    /// Returns its name for reports of panics (S31).
+    fn name(&self) -> &'static str;
+
+    /// Runs it once. A one-shot takes itself out of `work`. `Break` means that it does not run again.
+    fn run(work: &mut Option<Self>, hook: &PanicHook) -> ControlFlow<Self::Output>;
+
+    /// Returns the plan of a series.
+    fn plan(&mut self) -> Option<&mut Plan> {
+        None
+    }
+}
+
+/// Work that runs once, and is gone then.
+pub(crate) trait OneShot: Send + 'static {
+    type Output: Send + 'static;
+    fn name(&self) -> &'static str;
+    fn call(self) -> Self::Output;
+}
+
+impl<W: OneShot> Work for W {
+    type Output = W::Output;
+
+    fn name(&self) -> &'static str {
+        OneShot::name(self)
+    }
+
+    fn run(work: &mut Option<W>, _hook: &PanicHook) -> ControlFlow<W::Output> {
+        // Only this thread has the work (JOB-1).
+        ControlFlow::Break(work.take().expect("a one-shot runs once").call())
+    }
+}
+
+/// A closure that is called once, perhaps in a span.
+pub(crate) struct Once<F> {
+    f: F,
+    span: Option<CurrentSpan>,
+}
+
+impl<F> Once<F> {
+    pub(crate) fn new(f: F) -> Once<F> {
+        Once { f, span: None }
+    }
+
+    /// Returns the closure, to be called in the span that the calling thread is in.
+    pub(crate) fn in_span(f: F) -> Once<F> {
+        Once { f, span: trace::current_span() }
+    }
+
+    /// Returns the error of work that was refused.
+    pub(crate) fn refused((reason, once): (ScheduleError, Once<F>)) -> TryScheduleError<F> {
+        TryScheduleError::new(reason, once.f)
+    }
+}
+
+impl<T: Send + 'static, F: FnOnce() -> T + Send + 'static> OneShot for Once<F> {
+    type Output = T;
+
+    fn name(&self) -> &'static str {
+        type_name::<F>()
+    }
+
+    fn call(self) -> T {
+        match self.span {
+            Some(span) => span.run(self.f),
+            None => (self.f)(),
+        }
+    }
+}
+
+/// A boxed closure that is called once. It keeps the name that the type of the closure had.
+pub(crate) struct NamedOnce {
+    pub(crate) name: &'static str,
+    pub(crate) task: Task,
+}
+
+impl OneShot for NamedOnce {
+    type Output = ();
+
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn call(self) {
+        (self.task)();
+    }
+}
+
+/// A task of a scheduler whose executor is the layer.
+impl OneShot for DueTask {
+    type Output = ();
+
+    fn name(&self) -> &'static str {
+        DueTask::name(self)
+    }
+
+    fn call(self) {
+        self.run();
+    }
+}
+
+/// A closure that is called again and again until it breaks.
+pub(crate) struct Series<F> {
+    name: &'static str,
+    plan: Plan,
+    f: F,
+}
+
+/// When a series is due.
+pub(crate) struct Plan {
+    due: Instant,
+    period: Period,
+    /// The delay that the last run has chosen.
+    chosen: Option<Duration>,
+    /// Where a reset has moved the run after the next one.
+    following: Option<Instant>,
+}
+
+impl Plan {
+    /// The next run is planned for `deadline` from now on.
+    pub(super) fn move_to(&mut self, deadline: Instant) {
+        self.due = deadline;
+    }
+
+    /// The run after the next one is planned for `deadline`.
+    pub(super) fn move_following(&mut self, deadline: Instant) {
+        self.following = Some(deadline);
+    }
+
+    /// Plans the next run, after one that ended at `ended`.
+    pub(super) fn next(&mut self, ended: Instant) -> Next {
+        self.due = match (self.following.take(), self.chosen) {
+            (Some(moved), _) => moved,
+            (None, Some(delay)) => after(ended, delay),
+            (None, None) => self.period.next_run(self.due, ended),
+        };
+        Next { due: self.due, ended }
+    }
+}
+
+impl<F> Series<F> {
+    /// Returns a series that is first due at `due`, or `ZeroPeriod` with its closure.
+    pub(crate) fn new(
+        name: &'static str,
+        due: Instant,
+        period: Period,
+        f: F,
+    ) -> Result<Series<F>, TryScheduleError<F>> {
+        if period.duration().is_zero() {
+            return Err(TryScheduleError::new(ScheduleError::ZeroPeriod, f));
+        }
+        Ok(Series { name, plan: Plan { due, period, chosen: None, following: None }, f })
+    }
+
+    /// Returns the error of a series that was refused.
+    pub(crate) fn refused((reason, series): (ScheduleError, Series<F>)) -> TryScheduleError<F> {
+        TryScheduleError::new(reason, series.f)
+    }
+}
+
+impl<R: Repeat, F: FnMut() -> R + Send + 'static> Work for Series<F> {
+    const IS_PERIODIC: bool = true;
+    type Output = ();
+
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn run(work: &mut Option<Self>, _hook: &PanicHook) -> ControlFlow<()> {
+        let Some(series) = work else { return ControlFlow::Break(()) };
+        R::choose(&mut series.f).map_continue(|chosen| series.plan.chosen = chosen)
+    }
+
+    fn plan(&mut self) -> Option<&mut Plan> {
+        Some(&mut self.plan)
+    }
+}
