@@ -30,6 +30,8 @@ const LOOK: usize = 64;
 pub(super) struct Items<K, V> {
     /// The queue was closed, and its items were taken out.
     pub(super) is_closed: bool,
+    /// No item is due before it: see SHARD-1.
+    pub(super) head: Moment,
     table: Table,
     wheel: Wheel<Item<K, V>>,
 }
@@ -54,7 +56,7 @@ impl<K, V> Items<K, V> {
     pub(super) fn new(start: Moment) -> Items<K, V> {
         let wheel = Wheel::new(BUCKETS).with_granularity(GRANULARITY).starting_at(start.0);
         let wheel = wheel.in_one_page(); // many shards have few values each
-        Items { wheel, table: Table::default(), is_closed: false }
+        Items { wheel, table: Table::default(), head: Moment::NEVER, is_closed: false }
     }
 
     /// The keys.
@@ -69,6 +71,11 @@ impl<K, V> Items<K, V> {
     /// Returns the deadline and the order of the first item, if that is due by `now`.
     pub(super) fn first_due(&mut self, now: Moment) -> Option<Due> {
         self.wheel.peek(now.0).map(|(deadline, order)| (Moment(deadline), order))
+    }
+
+    /// Returns a place before which no item comes out, if items have become due.
+    pub(super) fn bound(&self) -> Option<Due> {
+        self.wheel.bound().map(|(deadline, order)| (Moment(deadline), order))
     }
 
     /// Takes out the first item, if it is due by `now`.

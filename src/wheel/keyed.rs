@@ -424,6 +424,14 @@ impl<T> Wheel<T> {
         Some((first.deadline, first.order))
     }
 
+    /// Returns a deadline and an order before which no value comes out, without a look at the values. Returns `None` if no
+    /// tick of theirs has come.
+    #[cfg(feature = "std")]
+    pub(crate) fn bound(&self) -> Option<(u64, u64)> {
+        let (first, _) = self.first_filed()?;
+        Some((first.deadline, first.order))
+    }
+
     /// Moves on to a tick, and returns how many values are due by then, or somewhat more if some were removed.
     #[cfg(feature = "std")]
     pub(crate) fn count_due(&mut self, to: u64) -> usize {
@@ -512,13 +520,7 @@ impl<T> Wheel<T> {
     /// files those again whose values were reset.
     fn first_ready(&mut self) -> Option<(Ready, bool)> {
         loop {
-            let ready = self.ready.front();
-            let behind = self.behind.peek().map(|Reverse(behind)| behind);
-            let (first, is_ready) = match (ready, behind) {
-                (Some(ready), Some(behind)) if behind < ready => (*behind, false),
-                (Some(ready), _) => (*ready, true),
-                (None, behind) => (*behind?, false),
-            };
+            let (first, is_ready) = self.first_filed()?;
             let filed = self.slots.get(first.slot).filter(|slot| slot.is_filed_as(first.filing));
             let due = filed.map(|slot| (slot.deadline, slot.order));
             if due == Some((first.deadline, first.order)) {
@@ -530,6 +532,18 @@ impl<T> Wheel<T> {
                 self.file(first.slot);
             }
         }
+    }
+
+    /// Returns the first entry whose tick has come, stale or not.
+    #[inline]
+    fn first_filed(&self) -> Option<(Ready, bool)> {
+        let ready = self.ready.front();
+        let behind = self.behind.peek().map(|Reverse(behind)| behind);
+        Some(match (ready, behind) {
+            (Some(ready), Some(behind)) if behind < ready => (*behind, false),
+            (Some(ready), _) => (*ready, true),
+            (None, behind) => (*behind?, false),
+        })
     }
 
     /// Takes an entry out that [`first_ready`](Wheel::first_ready) has found.
