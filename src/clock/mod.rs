@@ -3,6 +3,8 @@
 #[cfg(feature = "std")]
 pub(crate) mod clocks;
 #[cfg(feature = "std")]
+pub(crate) mod epoch;
+#[cfg(feature = "std")]
 pub(crate) mod parking;
 #[cfg(feature = "std")]
 pub(crate) mod repeat;

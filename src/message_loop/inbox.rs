@@ -42,8 +42,9 @@ use super::queue::SMALL;
 use super::run_loop::Quit;
 use super::turn;
 use crate::backpressure::{Backpressure, Flow, PendingLimit};
+use crate::clock::epoch::Epoch;
 use crate::platform::sync::{AtomicBool, Mutex, MutexGuard, Ordering, lock};
-use crate::pool::job::{Due, Epoch, Job, Next, Owner, Place, Run, Work};
+use crate::pool::job::{Due, Job, Next, Owner, Place, Run, Work};
 use crate::wake::SleepState;
 use crate::wheel::Wheel;
 use crate::{Cancellable, Clock, PanicHook, ScheduleError};
@@ -58,9 +59,6 @@ const GRANULARITY: NonZeroU64 = NonZeroU64::new(32_000_000).expect("above zero")
 /// About so many entries of the wheel are looked at to find out until when the loop may sleep. If they do not suffice, it
 /// may wake up once too early.
 const LOOK: usize = 64;
-
-/// Deadlines that have passed before the loop was made keep their order, as far back as this.
-const PAST: Duration = Duration::from_secs(366 * 24 * 3600);
 
 /// With more tasks than this in the inbox, or overdue, a poster is held back (INBOX-6).
 const MAX_AHEAD: u64 = 1 << 16;
@@ -189,14 +187,10 @@ impl Shared {
         hook: PanicHook,
         limit: PendingLimit,
     ) -> Arc<Shared> {
-        let now = clock.now();
-        // Some systems have no instants before their start. There such deadlines lose their order, and nothing else.
-        let epoch = Epoch(now.checked_sub(PAST).unwrap_or(now));
+        let epoch = Epoch(clock.now());
         let inbox = Inbox {
             immediate: VecDeque::new(),
-            delayed: Wheel::new(BUCKETS)
-                .with_granularity(GRANULARITY)
-                .starting_at(epoch.number(now)),
+            delayed: Wheel::new(BUCKETS).with_granularity(GRANULARITY).starting_at(Epoch::START),
             to_drop: Vec::new(),
             sleep: SleepState::Asleep(None, ()),
             is_run: false,
@@ -407,7 +401,7 @@ impl Shared {
         let mut inbox = self.inbox();
         let mut task = None;
         if let Some(by) = inbox.quit.starts_by(now) {
-            let by = self.epoch.number_by(by);
+            let by = self.epoch.passed_by(by);
             // The wheel may have been moved beyond the time of a `quit_safely`.
             while task.is_none() && inbox.delayed.peek(by).is_some_and(|(at, _)| at <= by) {
                 task = inbox.delayed.pop(by).and_then(|(_, _, task)| task);

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use super::inbox::{Origin, Shared};
 use super::run_loop::Quit;
 use super::turn;
+use crate::clock::timeline::after;
 use crate::pool::job::{NamedOnce, Once, Owner, Series, Work, Workload};
 use crate::{
     Cancellable, DueTask, Executor, PanicHook, Period, Rejected, Repeat, RepeatingTask, Schedule,
@@ -199,8 +200,7 @@ impl TaskRunner {
         if delay.is_zero() {
             return None;
         }
-        let now = self.shared.now();
-        Some(Period::fixed_delay(delay).next_run(now, now))
+        Some(after(self.shared.now(), delay))
     }
 
     fn post_once<F: FnOnce() + Send + 'static>(

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use super::job::Epoch;
+use crate::clock::epoch::Epoch;
 use crate::platform::sync::{Mutex, MutexGuard, lock};
 use crate::wake::wait_list::{Ticket, WaitList};
 use crate::wheel::{Wheel, WheelKey};
@@ -93,7 +93,7 @@ pub struct DelayedWorkQueue<T> {
 struct State<T> {
     /// Its ticks are nanoseconds.
     wheel: Wheel<T>,
-    origin: Origin,
+    epoch: Epoch,
     waiters: WaitList<Instant>,
     /// In a closed queue nothing is due, and no taker waits.
     is_closed: bool,
@@ -111,41 +111,6 @@ struct State<T> {
 pub struct Key {
     queue: u32,
     at: WheelKey,
-}
-
-/// The instant from which a queue counts its ticks. The numbers begin long before it, because deadlines may.
-#[derive(Clone, Copy)]
-struct Origin(Instant);
-
-impl Origin {
-    /// The tick of the origin: some 146 years after tick zero.
-    const TICK: u64 = 1 << 62;
-
-    fn tick_of(self, instant: Instant, number: fn(Epoch, Instant) -> u64) -> u64 {
-        if instant < self.0 {
-            let before = self.0.duration_since(instant).as_nanos();
-            Origin::TICK.saturating_sub(before.try_into().unwrap_or(u64::MAX))
-        } else {
-            Origin::TICK + number(Epoch(self.0), instant)
-        }
-    }
-
-    /// Returns the tick at which a deadline has passed.
-    fn deadline(self, deadline: Instant) -> u64 {
-        self.tick_of(deadline, Epoch::number)
-    }
-
-    /// Returns the last tick that has passed by now.
-    fn passed(self, now: Instant) -> u64 {
-        self.tick_of(now, Epoch::number_by)
-    }
-
-    fn instant(self, tick: u64) -> Instant {
-        if let Some(number) = tick.checked_sub(Origin::TICK) {
-            return Epoch(self.0).instant(number);
-        }
-        self.0.checked_sub(Duration::from_nanos(Origin::TICK - tick)).unwrap_or(self.0)
-    }
 }
 
 /// What a caller of [`offer_noted`](DelayedWorkQueue::offer_noted) is told.
@@ -196,10 +161,10 @@ impl<T> DelayedWorkQueue<T> {
     /// # Ok::<(), &str>(())
     /// ```
     pub fn with_clock(clock: impl Clock) -> DelayedWorkQueue<T> {
-        let origin = Origin(clock.now());
-        let wheel = Wheel::new(BUCKETS).with_granularity(GRANULARITY).starting_at(Origin::TICK);
+        let epoch = Epoch(clock.now());
+        let wheel = Wheel::new(BUCKETS).with_granularity(GRANULARITY).starting_at(Epoch::START);
         let (waiters, is_closed, taken, until_check) = (WaitList::new(), false, 0, 0);
-        let state = State { wheel, origin, waiters, is_closed, taken, until_check };
+        let state = State { wheel, epoch, waiters, is_closed, taken, until_check };
         let number = QUEUES.fetch_add(1, Ordering::Relaxed);
         DelayedWorkQueue { clock: Box::new(clock), number, state: Mutex::new(state) }
     }
@@ -252,9 +217,9 @@ impl<T> DelayedWorkQueue<T> {
             return Err(item);
         }
         let tick = if now.is_some_and(|now| deadline <= now) {
-            state.origin.passed(deadline)
+            state.epoch.passed_by(deadline)
         } else {
-            state.origin.deadline(deadline)
+            state.epoch.number(deadline)
         };
         let key = state.wheel.insert(tick, item);
         note(key);
@@ -270,7 +235,7 @@ impl<T> DelayedWorkQueue<T> {
     /// were ever taken.
     pub(super) fn overdue(&self, now: Instant, head_by: Instant) -> (usize, u64) {
         let mut state = self.lock();
-        let by = state.origin.passed(now);
+        let by = state.epoch.passed_by(now);
         let is_late = state.first_due(head_by).is_some();
         (if is_late { state.wheel.count_due(by) } else { 0 }, state.taken)
     }
@@ -391,7 +356,7 @@ impl<T> DelayedWorkQueue<T> {
         if !state.wheel.get(key).is_some_and(may_move) {
             return false;
         }
-        let tick = state.origin.deadline(deadline);
+        let tick = state.epoch.number(deadline);
         state.wheel.reset(key, tick);
         // If the item was the head and is due later, the leader wakes up once in vain.
         let leader = state.waiters.leader_to_wake(deadline); // if the item is the head (WAKE-2)
@@ -500,15 +465,15 @@ impl<T> DelayedWorkQueue<T> {
     /// Takes all items out, like [`drain`](DelayedWorkQueue::drain), each with its deadline.
     pub(super) fn take_all(&self) -> Vec<(Instant, T)> {
         let mut state = self.lock();
-        let (origin, mut all) = (state.origin, state.wheel.take_all()); // which wakes nobody (WAKE-2)
+        let (epoch, mut all) = (state.epoch, state.wheel.take_all()); // which wakes nobody (WAKE-2)
         drop(state);
         all.sort_unstable_by_key(|(deadline, order, _)| (*deadline, *order));
-        all.into_iter().map(|(deadline, _, item)| (origin.instant(deadline), item)).collect()
+        all.into_iter().map(|(deadline, _, item)| (epoch.instant(deadline), item)).collect()
     }
 
     pub(super) fn deadline_of(&self, key: WheelKey) -> Option<Instant> {
         let state = self.lock();
-        state.wheel.deadline(key).map(|tick| state.origin.instant(tick))
+        state.wheel.deadline(key).map(|tick| state.epoch.instant(tick))
     }
 
     /// Returns clones of all items with their deadlines, in no order. `clone` runs under the lock, so it must not be user
@@ -519,7 +484,7 @@ impl<T> DelayedWorkQueue<T> {
     {
         let state = self.lock();
         let items = state.wheel.iter();
-        items.map(|(tick, item)| (state.origin.instant(tick), item.clone())).collect()
+        items.map(|(tick, item)| (state.epoch.instant(tick), item.clone())).collect()
     }
 
     /// Checks the whole data structure, for tests.
@@ -556,27 +521,27 @@ impl<T> State<T> {
         if self.is_closed {
             return None;
         }
-        let (_, _, item) = self.wheel.pop(self.origin.passed(now))?;
+        let (_, _, item) = self.wheel.pop(self.epoch.passed_by(now))?;
         self.taken += 1;
         Some(item)
     }
 
     /// Returns the deadline of the first item, if that is due by now.
     fn first_due(&mut self, now: Instant) -> Option<Instant> {
-        let by = self.origin.passed(now);
+        let by = self.epoch.passed_by(now);
         let (tick, _) = self.wheel.peek(by)?;
         // The wheel may be ahead of this reading.
-        (tick <= by).then(|| self.origin.instant(tick))
+        (tick <= by).then(|| self.epoch.instant(tick))
     }
 
     /// Returns the deadline of the first item.
     fn first(&mut self) -> Option<Instant> {
-        self.wheel.next_expiry().map(|tick| self.origin.instant(tick))
+        self.wheel.next_expiry().map(|tick| self.epoch.instant(tick))
     }
 
     /// Returns the deadline of the first item, or an earlier instant if it is not found soon.
     fn not_before(&mut self) -> Option<Instant> {
-        self.wheel.next_expiry_within(LOOK).map(|tick| self.origin.instant(tick))
+        self.wheel.next_expiry_within(LOOK).map(|tick| self.epoch.instant(tick))
     }
 
     fn check_invariants(&mut self) {

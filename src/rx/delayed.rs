@@ -27,7 +27,8 @@ use std::time::Instant;
 use super::position::Position;
 use super::worker::TaskQueue;
 use crate::Cancellable;
-use crate::pool::job::{Epoch, Run};
+use crate::clock::epoch::Epoch;
+use crate::pool::job::Run;
 use crate::wheel::{Wheel, WheelKey};
 
 /// A task as its queue holds it.
@@ -41,9 +42,9 @@ const GRANULARITY: NonZeroU64 = NonZeroU64::new(1 << 32).expect("above zero");
 /// A queue keeps the memory for this many tasks after a peak.
 pub(super) const SMALL: usize = 512;
 
-/// Returns a wheel for deadlines in nanoseconds.
+/// Returns a wheel for the numbers of an [`Epoch`].
 pub(super) fn wheel<T>() -> Wheel<T> {
-    Wheel::new(BUCKETS).with_granularity(GRANULARITY)
+    Wheel::new(BUCKETS).with_granularity(GRANULARITY).starting_at(Epoch::START)
 }
 
 /// The tasks that wait for their time.

@@ -38,8 +38,9 @@ use std::time::{Duration, Instant};
 
 use super::delayed::Entry;
 use super::serial::SerialQueue;
-use super::timer::{Timers, cancel_timer, later};
+use super::timer::{Timers, cancel_timer};
 use super::worker::TaskQueue;
+use crate::clock::timeline::after;
 use crate::platform::sync::{Mutex, MutexGuard, Ordering, local, lock};
 use crate::pool::job::{Next, Ran};
 use crate::{Cancellable, DueTask, Executor, PanicHook};
@@ -198,7 +199,7 @@ impl Drain {
                 if next
                     .inline_since
                     .zip(now)
-                    .is_some_and(|(since, now)| now >= later(since, LONGEST_INLINE))
+                    .is_some_and(|(since, now)| now >= after(since, LONGEST_INLINE))
                 {
                     next.inline_since = None;
                     return Arc::clone(&queue.retries).wait(next, Duration::ZERO);
@@ -318,7 +319,7 @@ impl RetryQueue {
     fn schedule(self: &Arc<Self>, number: u64, pause: Duration, is_last_resort: bool) {
         let attempt = Attempt { queue: Some(Arc::clone(self)), number, is_last_resort };
         let after =
-            |timers: &Timers| timers.schedule(later(timers.now(), pause), move || attempt.run());
+            |timers: &Timers| timers.schedule(after(timers.now(), pause), move || attempt.run());
         // Timers that refuse drop the attempt, and its `Drop` turns to the last resort.
         let timer = if is_last_resort {
             Timers::of_the_global_scheduler().and_then(|global| after(&global))

@@ -38,7 +38,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::composite::FirstPanic;
-use super::timer::{cancel_timer, later};
+use super::timer::cancel_timer;
+use crate::clock::timeline::after;
 use crate::platform::panics::caught;
 use crate::platform::sync::{Mutex, lock};
 use crate::{Cancellable, PanicHook, Schedule, ScheduleError, TryScheduleError};
@@ -139,15 +140,15 @@ impl<T> State<T> {
         let pending = self.pending.as_ref();
         match self.pace {
             Pace::Quiet { quiet, max_wait } => {
-                let quiet_at = later(now, quiet);
+                let quiet_at = after(now, quiet);
                 // Calls of several threads may come in another order than their readings of the clock.
                 let pushed = pending.map_or(quiet_at, |pending| pending.due.max(quiet_at));
-                let latest = pending.map_or_else(|| later(now, max_wait), |pending| pending.latest);
+                let latest = pending.map_or_else(|| after(now, max_wait), |pending| pending.latest);
                 (pushed.min(latest), latest)
             }
             Pace::Period(period) => {
                 // If a period has passed since the last run, at once.
-                let next = || self.last_run.map_or(now, |last| later(last, period));
+                let next = || self.last_run.map_or(now, |last| after(last, period));
                 let due = pending.map_or_else(next, |pending| pending.due);
                 (due, due)
             }
@@ -244,7 +245,7 @@ impl<T> State<T> {
         self.last_run = Some(at);
         if let (Pace::Period(period), Some(pending)) = (self.pace, &mut self.pending) {
             if !pending.is_flushed {
-                pending.due = pending.due.max(later(at, period));
+                pending.due = pending.due.max(after(at, period));
             }
         }
     }

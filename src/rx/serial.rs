@@ -50,8 +50,9 @@ use super::timer::{Timers, When, cancel_timer};
 use super::worker::TaskQueue;
 use crate::backpressure::PendingLimit;
 use crate::backpressure::{Backpressure, Flow};
+use crate::clock::epoch::Epoch;
 use crate::platform::sync::{Mutex, MutexGuard, Ordering, lock};
-use crate::pool::job::{Due, Epoch, Next, Owner};
+use crate::pool::job::{Due, Next, Owner};
 use crate::{Executor, PanicHook, ScheduleError};
 
 /// With more incoming tasks than this, the threads that bring them are held back.

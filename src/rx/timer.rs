@@ -23,22 +23,18 @@ use std::time::{Duration, Instant};
 use super::delayed::{Found, Ticket, Wait};
 use super::serial::SerialQueue;
 pub(super) use crate::clock::timeline::When;
-use crate::{Cancellable, Inline, PanicHook, Period, Schedule, ScheduleError, Scheduler};
+use crate::clock::timeline::after;
+use crate::{Cancellable, Inline, PanicHook, Schedule, ScheduleError, Scheduler};
 
 impl When {
     /// Returns the deadline, or `None` if it has come.
     pub(super) fn deadline(self, now: impl FnOnce() -> Instant) -> Option<Instant> {
         match self {
             When::After(Duration::ZERO) => None,
-            When::After(delay) => Some(later(now(), delay)),
+            When::After(delay) => Some(after(now(), delay)),
             When::At(deadline) => (deadline > now()).then_some(deadline),
         }
     }
-}
-
-/// Returns the instant after this delay. One beyond the range of the clock becomes the latest that it has.
-pub(super) fn later(now: Instant, delay: Duration) -> Instant {
-    Period::fixed_delay(delay).next_run(now, now)
 }
 
 /// The clock of delayed tasks.
@@ -182,7 +178,7 @@ impl SerialQueue {
         let left = now.map_or(BLIND_PAUSE, |now| wait.deadline.saturating_duration_since(now));
         let ticket = wait.ticket.clone();
         let set = Timers::of_the_global_scheduler().and_then(|global| {
-            self.set_timer_on(&global, later(global.now(), left.max(MIN_PAUSE)), wait)
+            self.set_timer_on(&global, after(global.now(), left.max(MIN_PAUSE)), wait)
         });
         if set.is_err() {
             let task = self.state().delayed.give_up(&ticket);

@@ -34,6 +34,7 @@ const FOR_LAYERS: &[&str] = &[
     "platform::panics",
     "platform::sync",
     "scheduler::in_force",
+    "clock::epoch",
     "clock::tick",
     "clock::timeline",
     "wake",

@@ -38,9 +38,9 @@ use std::ops::{ControlFlow, Deref};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use crate::clock::timeline::farthest;
+use crate::clock::timeline::after;
 use crate::platform::sync::{AtomicBool, Mutex, Ordering, lock};
-use crate::{Cancel, PanicHook, Period};
+use crate::{Cancel, PanicHook};
 
 pub(crate) use work::{NamedOnce, Once, Series, Work, Workload};
 
@@ -346,8 +346,7 @@ impl<W: Workload, O: Owner + ?Sized + 'static, L: OwnerRef<O>> Cancel for Job<W,
 
     fn reset(&self, delay: Duration) -> bool {
         let Some(now) = self.owner.get().map(|owner| owner.now()) else { return false };
-        // A deadline beyond the range of the clock becomes the latest that it has.
-        self.reset_at(Period::fixed_delay(delay).next_run(now, now))
+        self.reset_at(after(now, delay))
     }
 
     fn reset_at(&self, mut deadline: Instant) -> bool {
@@ -390,42 +389,5 @@ impl<W: Workload, O: Owner + ?Sized + 'static, L: OwnerRef<O>> Cancel for Job<W,
             Due::Now => Some(owner.now()),
             Due::At(deadline) => Some(deadline),
         }
-    }
-}
-
-/// Instants as numbers that fit into an atomic: nanoseconds since an origin, and after 146 years whole seconds, rounded up.
-/// So an instant that was a number is never earlier than before.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Epoch(pub(crate) Instant);
-
-impl Epoch {
-    /// Below this number each one is a nanosecond, and from there on each one is a second. It is a whole number of seconds
-    /// itself, so those that begin at the origin keep being whole.
-    const SECONDS: u64 = 4_611_686_018_000_000_000;
-
-    /// All numbers are below this one. The last one stands for 292 billion years.
-    pub(crate) const END: u64 = Epoch::SECONDS + (1 << 63) - 2;
-
-    /// Returns 0 for an instant before the origin.
-    pub(crate) fn number(self, instant: Instant) -> u64 {
-        let ahead = instant.saturating_duration_since(self.0);
-        let Some(beyond) = ahead.checked_sub(Duration::from_nanos(Epoch::SECONDS)) else {
-            return ahead.as_nanos() as u64;
-        };
-        let seconds = beyond.as_secs().saturating_add(u64::from(beyond.subsec_nanos() > 0));
-        Epoch::SECONDS.saturating_add(seconds).min(Epoch::END - 1)
-    }
-
-    /// Returns the greatest number whose instant is not after this one.
-    pub(crate) fn number_by(self, instant: Instant) -> u64 {
-        let number = self.number(instant);
-        number - u64::from(number > Epoch::SECONDS && self.instant(number) > instant)
-    }
-
-    /// Returns the latest possible instant if the number stands for one beyond it.
-    pub(crate) fn instant(self, number: u64) -> Instant {
-        let exact = Duration::from_nanos(number.min(Epoch::SECONDS));
-        let seconds = Duration::from_secs(number.saturating_sub(Epoch::SECONDS));
-        self.0.checked_add(exact.saturating_add(seconds)).unwrap_or_else(|| farthest(self.0))
     }
 }

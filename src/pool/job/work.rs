@@ -7,6 +7,7 @@ use std::any::type_name;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
+use crate::clock::timeline::after;
 use crate::{DueTask, PanicHook, Period, Repeat, Task};
 
 /// The work of a job, as far as the job itself needs to know it.
@@ -137,7 +138,7 @@ impl<R: Repeat, F: FnMut() -> R + Send + 'static> Work for Series<F> {
     fn next_run(&mut self, ended: Instant) -> Instant {
         self.due = match (self.following.take(), self.chosen) {
             (Some(moved), _) => moved,
-            (None, Some(delay)) => Period::fixed_delay(delay).next_run(ended, ended),
+            (None, Some(delay)) => after(ended, delay),
             (None, None) => self.period.next_run(self.due, ended),
         };
         self.due
