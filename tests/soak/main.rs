@@ -24,6 +24,7 @@ mod common;
 
 mod book;
 mod core;
+mod deadlines;
 mod delay;
 mod delay_queue_model;
 mod driver_model;
@@ -32,7 +33,6 @@ mod message_loop;
 mod pool;
 mod queue;
 mod rx;
-mod wheel;
 mod wheel_model;
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -41,6 +41,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{PATIENCE, Random, env, silence};
+
+/// Some lives count what their thread allocates.
+#[global_allocator]
+static ALLOCATOR: common::allocations::Counting = common::allocations::Counting;
 
 /// A life takes some milliseconds, and waits in it give up after [`PATIENCE`].
 const HANGS: Duration = Duration::from_secs(30).saturating_add(PATIENCE);
