@@ -52,7 +52,7 @@ use std::time::{Duration, Instant};
 use crossbeam_utils::CachePadded;
 
 use super::Expired;
-use super::firsts::Firsts;
+use super::firsts::{Firsts, MOST};
 use super::items::{Due, Items, Out};
 use super::table::Hint;
 use crate::backpressure::PendingLimit;
@@ -118,7 +118,7 @@ fn shards() -> usize {
     }
     *SHARDS.get_or_init(|| {
         let processors = thread::available_parallelism().map_or(1, usize::from);
-        (16 * processors).next_power_of_two().clamp(4, 64)
+        (16 * processors).next_power_of_two().clamp(4, MOST)
     })
 }
 
@@ -243,60 +243,47 @@ impl<K, V> Shared<K, V> {
         turn.latest = now;
         self.look_at_lowered(&mut turn.firsts, None);
         loop {
-            let ((head, _), shard) = turn.firsts.first();
-            if head > now {
+            let shard = turn.firsts.first();
+            if turn.firsts.bound(shard).0 > now {
                 return None;
             }
             let mut items = self.shard(shard);
-            let is_due = self.look(&mut turn.firsts, shard, &mut items, now);
-            self.look_at_lowered(&mut turn.firsts, Some(shard));
-            if is_due && turn.firsts.first().1 == shard {
-                let out = items.pop(now);
-                if let Some(bound) = items.bound() {
-                    self.set_head(&mut turn.firsts, shard, &mut items, bound);
-                } else {
-                    self.look(&mut turn.firsts, shard, &mut items, now);
-                }
+            let mut due = None;
+            let out = items.pop_if(now, |first| {
+                due = Some(first);
+                turn.firsts.set(shard, first);
+                self.look_at_lowered(&mut turn.firsts, Some(shard));
+                turn.firsts.first() == shard
+            });
+            // If it was not the first of all, its place is known now. Otherwise that of the one after it is not before it.
+            let bound = if out.is_some() { items.bound() } else { due };
+            let later = || (items.not_before().max(now.after_nanos(1)), 0);
+            let bound = bound.unwrap_or_else(later);
+            items.head = bound.0;
+            turn.firsts.set(shard, bound);
+            if out.is_some() {
                 self.limit.leave();
                 return out;
             }
         }
     }
 
-    /// Takes over the heads of the shards that were lowered, except the one that the caller has locked and looked at.
+    /// Takes over the heads of the shards that were lowered, except the one that the caller has locked and looks at.
+    #[inline]
     fn look_at_lowered(&self, firsts: &mut Firsts, except: Option<usize>) {
-        if self.lowered.load(Ordering::Relaxed) == 0 {
-            return;
+        if self.lowered.load(Ordering::Relaxed) != 0 {
+            self.look_at_each(firsts, except);
         }
-        let mut lowered = self.lowered.swap(0, Ordering::Relaxed);
-        while lowered != 0 {
-            let shard = lowered.trailing_zeros() as usize;
-            lowered &= lowered - 1;
+    }
+
+    #[cold]
+    fn look_at_each(&self, firsts: &mut Firsts, except: Option<usize>) {
+        let lowered = self.lowered.swap(0, Ordering::Relaxed);
+        for shard in (0..MOST).filter(|shard| lowered >> shard & 1 == 1) {
             if except != Some(shard) {
                 firsts.set(shard, (self.shard(shard).head, 0));
             }
         }
-    }
-
-    /// Finds the first item of a shard. Returns true if it is due by `now`.
-    fn look(
-        &self,
-        firsts: &mut Firsts,
-        shard: usize,
-        items: &mut Items<K, V>,
-        now: Moment,
-    ) -> bool {
-        let due = items.first_due(now);
-        let later = || (items.not_before().max(now.after_nanos(1)), 0);
-        let bound = due.unwrap_or_else(later);
-        self.set_head(firsts, shard, items, bound);
-        due.is_some()
-    }
-
-    /// Sets the head of a shard, and the bound of it that takers know.
-    fn set_head(&self, firsts: &mut Firsts, shard: usize, items: &mut Items<K, V>, bound: Due) {
-        items.head = bound.0;
-        firsts.set(shard, bound);
     }
 
     // ----- the line of takers --------------------------------------------------------------
