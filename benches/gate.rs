@@ -86,23 +86,23 @@ const OPERATIONS: &[Operation] = &[
         allocations: 0.002,
         run: timeout_pending,
     },
-    Operation { name: "wheel-tick", instructions: 316.0, allocations: 0.002, run: wheel_tick },
-    Operation { name: "delay-insert", instructions: 9999.0, allocations: 0.05, run: delay_insert },
-    Operation { name: "delay-reset", instructions: 9999.0, allocations: 0.0, run: delay_reset },
-    Operation { name: "delay-remove", instructions: 9999.0, allocations: 0.0, run: delay_remove },
-    Operation { name: "delay-take", instructions: 9999.0, allocations: 0.05, run: delay_take },
+    Operation { name: "wheel-tick", instructions: 282.0, allocations: 0.002, run: wheel_tick },
+    Operation { name: "delay-insert", instructions: 583.0, allocations: 0.002, run: delay_insert },
+    Operation { name: "delay-reset", instructions: 377.0, allocations: 0.0, run: delay_reset },
+    Operation { name: "delay-remove", instructions: 517.0, allocations: 0.003, run: delay_remove },
+    Operation { name: "delay-take", instructions: 1415.0, allocations: 0.2, run: delay_take },
     Operation {
         name: "delay-take-equal",
-        instructions: 9999.0,
-        allocations: 0.05,
+        instructions: 1410.0,
+        allocations: 0.2,
         run: delay_take_equal,
     },
-    Operation { name: "queue-offer", instructions: 9999.0, allocations: 0.05, run: queue_offer },
-    Operation { name: "queue-reset", instructions: 9999.0, allocations: 0.0, run: queue_reset },
-    Operation { name: "queue-remove", instructions: 9999.0, allocations: 0.0, run: queue_remove },
-    Operation { name: "queue-poll", instructions: 9999.0, allocations: 0.05, run: queue_poll },
-    Operation { name: "pool-cancel", instructions: 9999.0, allocations: 1.01, run: pool_cancel },
-    Operation { name: "rx-cancel", instructions: 9999.0, allocations: 2.01, run: rx_cancel },
+    Operation { name: "queue-offer", instructions: 371.0, allocations: 0.02, run: queue_offer },
+    Operation { name: "queue-reset", instructions: 210.0, allocations: 0.0, run: queue_reset },
+    Operation { name: "queue-remove", instructions: 207.0, allocations: 0.0, run: queue_remove },
+    Operation { name: "queue-poll", instructions: 736.0, allocations: 0.02, run: queue_poll },
+    Operation { name: "pool-cancel", instructions: 1171.0, allocations: 1.002, run: pool_cancel },
+    Operation { name: "rx-cancel", instructions: 2208.0, allocations: 1.002, run: rx_cancel },
 ];
 
 struct Bench {
@@ -418,7 +418,7 @@ fn main() -> ExitCode {
         println!("skipped: instructions, because valgrind is not installed");
     }
     println!(
-        "{:14}{:>14}{:>8}{:>14}{:>8}",
+        "{:18}{:>14}{:>8}{:>14}{:>8}",
         "each", "instructions", "limit", "allocations", "limit"
     );
     let mut passed = true;
@@ -428,7 +428,7 @@ fn main() -> ExitCode {
         let within = instructions <= operation.instructions && allocations <= operation.allocations;
         passed &= within;
         println!(
-            "{:14}{instructions:>14.1}{:>8.0}{allocations:>14.4}{:>8.3}{}",
+            "{:18}{instructions:>14.1}{:>8.0}{allocations:>14.4}{:>8.3}{}",
             operation.name,
             operation.instructions,
             operation.allocations,
