@@ -78,7 +78,7 @@ const OPERATIONS: &[Operation] = &[
     },
     Operation { name: "fire-inline", instructions: 522.0, allocations: 0.002, run: fire },
     Operation { name: "hand-over", instructions: 130.0, allocations: 0.002, run: hand_over },
-    Operation { name: "repetition", instructions: 781.0, allocations: 0.002, run: repetition },
+    Operation { name: "repetition", instructions: 815.0, allocations: 0.002, run: repetition },
     Operation { name: "timeout-ready", instructions: 172.0, allocations: 0.0, run: timeout_ready },
     Operation {
         name: "timeout-pending",

@@ -2,7 +2,7 @@
 
 #![no_main]
 
-#[path = "../../tests/soak/deadlines/model.rs"]
+#[path = "../../tests/soak/deadline_model/model.rs"]
 mod model;
 
 use libfuzzer_sys::fuzz_target;

@@ -367,6 +367,27 @@ mod tests {
         assert_eq!(room(&slots), 0);
     }
 
+    /// The page that is worn was opened before another one.
+    #[test]
+    fn s10_a_worn_page_in_the_middle_of_the_open_ones_is_closed() {
+        let (mut slots, keys) = filled(3 * PAGE);
+        slots[0].generation = WORN;
+        assert_eq!(slots.take(0, WORN), Some(0));
+        for page in 1..3 {
+            let (slot, generation) = keys[page * PAGE];
+            assert!(slots.take(slot, generation).is_some());
+            slots.check_invariants(3 * PAGE - 1 - page);
+        }
+        // The spare page is another one, or the worn one would be kept.
+        for (slot, generation) in keys[PAGE + 1..2 * PAGE].iter().chain(&keys[1..PAGE]) {
+            assert!(slots.take(*slot, *generation).is_some());
+        }
+        slots.check_invariants(PAGE - 1);
+        let again: Vec<_> = (0..3 * PAGE).map(|value| slots.insert(0, 0, value)).collect();
+        assert!(again.iter().all(|(slot, ..)| *slot as usize >= PAGE));
+        slots.check_invariants(4 * PAGE - 1);
+    }
+
     #[test]
     fn s10_a_slot_that_is_used_again_and_again_wears_out_its_page_and_no_other() {
         let (mut slots, keys) = filled(2 * PAGE);

@@ -1,4 +1,4 @@
-//! What runs on seeds: models, which predict each step (`driver_model`, `wheel_model`, `delay_queue_model`), and long random
+//! What runs on seeds: models, which predict each step (`driver_model`, `wheel_model`, `deadline_model`, `delay_queue_model`), and long random
 //! lives of the core and of each layer, with a ledger: sizes that go up and down by thousands, moves, cancels,
 //! series, executors that refuse and recover, panics in tasks, destructors and hooks, and ends of all kinds in the middle of
 //! it. Each task that is accepted ends exactly once, and none starts early (`book.rs`).
@@ -24,7 +24,7 @@ mod common;
 
 mod book;
 mod core;
-mod deadlines;
+mod deadline_model;
 mod delay;
 mod delay_queue_model;
 mod driver_model;
