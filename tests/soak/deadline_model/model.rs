@@ -5,6 +5,11 @@
 //! All that a life does is chosen by bytes. `tests/soak` takes them from a seed, and the fuzz target `deadlines` from the
 //! fuzzer, which has this file too.
 
+#![allow(clippy::option_option, reason = "a deadline that cannot be asked for, or of no value")]
+#![allow(clippy::cast_possible_wrap, reason = "sizes of memory fit")]
+#![allow(clippy::len_zero, reason = "it compares `len` and `is_empty`")]
+#![allow(clippy::unchecked_time_subtraction, reason = "of times that were added before")]
+
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::num::NonZeroU64;
@@ -49,6 +54,7 @@ pub(crate) fn live(bytes: &mut dyn Iterator<Item = u8>, bytes_out: fn() -> isize
         6 => World::new(Pool::new(), bytes_out).live(choices),
         _ => World::new(Delay::new(), bytes_out).live(choices),
     }
+    Some(())
 }
 
 /// What is still to be chosen.
@@ -128,7 +134,7 @@ impl<Q: Queue> World<Q> {
         World { queue, model, keys, steps: 0, work: 0, bytes_out, held: 0, near: 1 << 30 }
     }
 
-    fn live(mut self, choices: &mut Choices<'_>) -> Option<()> {
+    fn live(mut self, choices: &mut Choices<'_>) {
         while self.step(choices).is_some() {}
         self.check(true);
         let (mut rest, choice) = (std::mem::take(&mut self.model).into_values(), self.steps as u8);
@@ -136,7 +142,6 @@ impl<Q: Queue> World<Q> {
             assert_eq!(Some(value), rest.next().map(|(_, value)| value), "the rest, in order");
         });
         assert!(rest.next().is_none(), "the rest, all of it");
-        Some(())
     }
 
     /// Calls the queue, and counts what it takes and gives back.
