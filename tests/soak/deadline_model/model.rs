@@ -49,7 +49,7 @@ pub(crate) fn live(bytes: &mut dyn Iterator<Item = u8>, bytes_out: fn() -> isize
             let (size, nanos) = (1 << (choices.byte()? % 13), 1 + choices.number()? % (1 << 40));
             let start = choices.number()?;
             let start = if choice & 16 == 0 { start } else { u64::MAX - start };
-            World::new(wheel(size, nanos, start), bytes_out).live(choices)
+            World::new(wheel(size, nanos, start), bytes_out).live(choices);
         }
         6 => World::new(Pool::new(), bytes_out).live(choices),
         _ => World::new(Delay::new(), bytes_out).live(choices),
