@@ -403,8 +403,6 @@ MUTATIONS = [
      TESTS + ["--lib", "epoch"]),
     ("epoch: a time that is centuries ahead is rounded down", "src/clock/epoch.rs",
      "beyond.as_secs().saturating_add(u64::from(beyond.subsec_nanos() > 0))", "beyond.as_secs()", TESTS + ["--lib", "epoch"]),
-    ("wheel: an empty wheel keeps the blocks of a peak", "src/wheel/keyed.rs",
-     "(room > KEPT || self.buckets.blocks() > BLOCKS_KEPT)", "room > KEPT", tests("soak::deadline_model")),
     ("wheel: the room of what was ready stays", "src/wheel/keyed.rs",
      "            self.ready.shrink_to(2 * self.ready.len());\n", "", tests("soak::deadline_model")),
     ("wheel: a sweep gives no memory back", "src/wheel/keyed.rs",

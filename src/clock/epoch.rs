@@ -77,6 +77,7 @@ impl Epoch {
 }
 
 #[cfg(all(test, not(loom)))]
+#[allow(clippy::unchecked_time_subtraction, reason = "all of these times are ahead")]
 mod tests {
     use super::*;
 
