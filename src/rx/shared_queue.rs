@@ -29,11 +29,12 @@ use std::time::Instant;
 use super::delayed::{Entry, Ticket, wheel};
 use super::drain;
 use super::position::{AtomicPosition, Position};
-use super::timer::{BLIND_PAUSE, When, later};
+use super::timer::{BLIND_PAUSE, When};
 use super::worker::TaskQueue;
 use crate::backpressure::{Backpressure, Flow, PendingLimit};
-use crate::platform::sync::lock_std;
 use crate::clock::epoch::Epoch;
+use crate::clock::timeline::after;
+use crate::platform::sync::lock_std;
 use crate::pool::job::{Due, Next, Owner, Ran};
 use crate::wake::SleepState;
 use crate::wheel::{Wheel, WheelKey};
@@ -146,7 +147,7 @@ impl SharedQueue {
         drain::with_a_drain(|| {
             // The panics of tasks are caught in there, so this one is the clock's.
             while PanicHook::default().catch(|| self.drain()).is_none() {
-                let until = later(SystemClock.now(), BLIND_PAUSE);
+                let until = after(SystemClock.now(), BLIND_PAUSE);
                 SystemClock.sleep(&self.sleeper, Some(until));
             }
         });
