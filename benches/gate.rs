@@ -18,8 +18,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use tickwheel::delay::DelayQueue;
+use tickwheel::pool::{DelayedWorkQueue, Key, ScheduledThreadPool};
+use tickwheel::rx::ExecutorScheduler;
 use tickwheel::wheel::Wheel;
-use tickwheel::{Cancellable, Driver, Inline, Scheduler, SystemClock, ThreadPool, time};
+use tickwheel::{
+    Cancellable, Clock, Driver, Inline, ManualClock, Scheduler, SystemClock, ThreadPool, time,
+};
 
 /// The system's allocator, counted.
 struct Counting;
@@ -73,7 +78,7 @@ const OPERATIONS: &[Operation] = &[
     },
     Operation { name: "fire-inline", instructions: 522.0, allocations: 0.002, run: fire },
     Operation { name: "hand-over", instructions: 130.0, allocations: 0.002, run: hand_over },
-    Operation { name: "repetition", instructions: 781.0, allocations: 0.002, run: repetition },
+    Operation { name: "repetition", instructions: 815.0, allocations: 0.002, run: repetition },
     Operation { name: "timeout-ready", instructions: 172.0, allocations: 0.0, run: timeout_ready },
     Operation {
         name: "timeout-pending",
@@ -81,7 +86,23 @@ const OPERATIONS: &[Operation] = &[
         allocations: 0.002,
         run: timeout_pending,
     },
-    Operation { name: "wheel-tick", instructions: 316.0, allocations: 0.002, run: wheel_tick },
+    Operation { name: "wheel-tick", instructions: 282.0, allocations: 0.002, run: wheel_tick },
+    Operation { name: "delay-insert", instructions: 583.0, allocations: 0.002, run: delay_insert },
+    Operation { name: "delay-reset", instructions: 377.0, allocations: 0.0, run: delay_reset },
+    Operation { name: "delay-remove", instructions: 517.0, allocations: 0.003, run: delay_remove },
+    Operation { name: "delay-take", instructions: 1415.0, allocations: 0.2, run: delay_take },
+    Operation {
+        name: "delay-take-equal",
+        instructions: 1410.0,
+        allocations: 0.2,
+        run: delay_take_equal,
+    },
+    Operation { name: "queue-offer", instructions: 371.0, allocations: 0.02, run: queue_offer },
+    Operation { name: "queue-reset", instructions: 210.0, allocations: 0.0, run: queue_reset },
+    Operation { name: "queue-remove", instructions: 207.0, allocations: 0.0, run: queue_remove },
+    Operation { name: "queue-poll", instructions: 736.0, allocations: 0.02, run: queue_poll },
+    Operation { name: "pool-cancel", instructions: 1171.0, allocations: 1.002, run: pool_cancel },
+    Operation { name: "rx-cancel", instructions: 2208.0, allocations: 1.002, run: rx_cancel },
 ];
 
 struct Bench {
@@ -258,6 +279,128 @@ fn wheel_tick(_: &mut Bench) {
     });
 }
 
+// ----- the layers that keep time -----------------------------------------------------------
+
+/// Returns a delay queue that has had all values once, and the delays and keys of them, in no order.
+fn delay_queue(bench: &Bench) -> (DelayQueue<u64, u64>, Vec<(u64, Duration)>) {
+    let queue = DelayQueue::new(&bench.scheduler);
+    let keys = (0..u64::from(TIMES)).map(|n| n.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    let items: Vec<_> = keys.zip(bench.delays.iter().copied()).collect();
+    put_all(&queue, &items);
+    items.iter().for_each(|(key, _)| assert!(queue.remove(key).is_some()));
+    (queue, items)
+}
+
+fn put_all(queue: &DelayQueue<u64, u64>, items: &[(u64, Duration)]) {
+    for (key, delay) in items {
+        assert!(queue.insert(*key, *key, *delay).expect("open").is_none());
+    }
+}
+
+fn delay_insert(bench: &mut Bench) {
+    let (queue, items) = delay_queue(bench);
+    measured(|| put_all(&queue, &items));
+}
+
+fn delay_reset(bench: &mut Bench) {
+    let (queue, items) = delay_queue(bench);
+    put_all(&queue, &items);
+    measured(|| items.iter().for_each(|(key, _)| assert!(queue.reset(key, SECOND * 90))));
+}
+
+fn delay_remove(bench: &mut Bench) {
+    let (queue, items) = delay_queue(bench);
+    put_all(&queue, &items);
+    measured(|| items.iter().for_each(|(key, _)| assert!(queue.remove(key).is_some())));
+}
+
+/// In all shards of the queue the first value is due at the same time, again and again.
+fn delay_take_equal(bench: &mut Bench) {
+    let (queue, items) = delay_queue(bench);
+    put_all(&queue, &items);
+    bench.driver.advance(SECOND * 100);
+    measured(|| (0..TIMES).for_each(|_| assert!(queue.try_next().is_some())));
+}
+
+fn delay_take(bench: &mut Bench) {
+    let (queue, mut items) = delay_queue(bench);
+    (1..).zip(&mut items).for_each(|(nth, (_, delay))| *delay += Duration::from_micros(nth));
+    put_all(&queue, &items);
+    bench.driver.advance(SECOND * 100);
+    measured(|| (0..TIMES).for_each(|_| assert!(queue.try_next().is_some())));
+}
+
+/// Returns a queue that has had all items once.
+fn work_queue(bench: &Bench) -> (DelayedWorkQueue<u64>, ManualClock, Vec<Key>) {
+    let clock = ManualClock::new();
+    let (queue, mut keys) = (DelayedWorkQueue::with_clock(clock.clone()), Vec::new());
+    offer_all(bench, &queue, &clock, &mut keys);
+    keys.drain(..).for_each(|key| assert!(queue.remove(key).is_some()));
+    (queue, clock, keys)
+}
+
+fn offer_all(
+    bench: &Bench,
+    queue: &DelayedWorkQueue<u64>,
+    clock: &ManualClock,
+    keys: &mut Vec<Key>,
+) {
+    let now = clock.now();
+    keys.extend(bench.delays.iter().map(|delay| queue.offer(now + *delay, 7).expect("open")));
+}
+
+fn queue_offer(bench: &mut Bench) {
+    let (queue, clock, mut keys) = work_queue(bench);
+    measured(|| offer_all(bench, &queue, &clock, &mut keys));
+}
+
+fn queue_reset(bench: &mut Bench) {
+    let (queue, clock, mut keys) = work_queue(bench);
+    offer_all(bench, &queue, &clock, &mut keys);
+    let later = clock.now() + SECOND * 90;
+    measured(|| keys.iter().for_each(|key| assert!(queue.reset(*key, later).is_some())));
+}
+
+fn queue_remove(bench: &mut Bench) {
+    let (queue, clock, mut keys) = work_queue(bench);
+    offer_all(bench, &queue, &clock, &mut keys);
+    measured(|| keys.iter().for_each(|key| assert!(queue.remove(*key).is_some())));
+}
+
+fn queue_poll(bench: &mut Bench) {
+    let (queue, clock, mut keys) = work_queue(bench);
+    offer_all(bench, &queue, &clock, &mut keys);
+    clock.advance(SECOND * 100);
+    measured(|| (0..TIMES).for_each(|_| assert!(queue.poll().is_some())));
+}
+
+/// A timeout of a pool that is not needed in the end.
+fn pool_cancel(_: &mut Bench) {
+    let pool = ScheduledThreadPool::builder().threads(1).build().expect("good settings");
+    let round = || {
+        for _ in 0..TIMES {
+            assert!(pool.schedule(black_box(SECOND * 30), || ()).expect("open").cancel());
+        }
+    };
+    round();
+    measured(round);
+}
+
+/// The same of a worker.
+fn rx_cancel(_: &mut Bench) {
+    let (scheduler, driver) =
+        Scheduler::builder().clock(SystemClock).build_driven().expect("good settings");
+    let worker = ExecutorScheduler::new(Inline, &scheduler).worker();
+    let round = || {
+        for _ in 0..TIMES {
+            assert!(worker.schedule_after(black_box(SECOND * 30), || ()).cancel());
+        }
+    };
+    round();
+    driver.turn();
+    measured(round);
+}
+
 // ----- counting ----------------------------------------------------------------------------
 
 fn main() -> ExitCode {
@@ -275,7 +418,7 @@ fn main() -> ExitCode {
         println!("skipped: instructions, because valgrind is not installed");
     }
     println!(
-        "{:14}{:>14}{:>8}{:>14}{:>8}",
+        "{:18}{:>14}{:>8}{:>14}{:>8}",
         "each", "instructions", "limit", "allocations", "limit"
     );
     let mut passed = true;
@@ -285,7 +428,7 @@ fn main() -> ExitCode {
         let within = instructions <= operation.instructions && allocations <= operation.allocations;
         passed &= within;
         println!(
-            "{:14}{instructions:>14.1}{:>8.0}{allocations:>14.4}{:>8.3}{}",
+            "{:18}{instructions:>14.1}{:>8.0}{allocations:>14.4}{:>8.3}{}",
             operation.name,
             operation.instructions,
             operation.allocations,

@@ -1,57 +1,106 @@
-//! Instants as the numbers by which a layer's wheel sorts its deadlines.
+//! Instants as numbers, for the wheels of the layers: nanoseconds, and seconds where these would not fit.
+//!
+//! ```text
+//!          nanoseconds               nanoseconds          seconds, rounded up
+//!   0 ──────────────────── START ────────────────── FAR ─────────────────────── END
+//!         146 years      the origin     146 years         292 billion years
+//! ```
+//!
+//! The numbers begin long before the origin, because deadlines may. A number stands for an instant that is never earlier than
+//! the one that it was made of. So nothing is early.
 
 use std::time::{Duration, Instant};
 
-use crate::clock::timeline::farthest;
+use super::timeline::farthest;
 
-/// Counts nanoseconds around an origin, and more than 146 years after it whole seconds, rounded up. So an instant that was a
-/// number is never earlier than before.
+/// The instant from which a layer counts.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Epoch(Instant);
+pub(crate) struct Epoch(pub(crate) Instant);
+
+const NANOS: u64 = 1_000_000_000;
 
 impl Epoch {
-    /// The number of the origin. The numbers begin 146 years before it, because deadlines may.
-    pub(crate) const ORIGIN: u64 = 1 << 62;
+    /// The number of the origin.
+    pub(crate) const START: u64 = 1 << 62;
 
-    /// So many numbers after the origin each one is a second. It is a whole number of seconds itself, so those that begin at
-    /// the origin keep being whole.
-    const NANOS: u64 = 4_611_686_018_000_000_000;
+    /// Up to this number each one is a nanosecond, and from there on each one is a second. It is a whole number of seconds
+    /// after the origin, so those that begin at the origin keep being whole.
+    const FAR: u64 = Epoch::START + Epoch::FAR_SECONDS * NANOS;
+    const FAR_SECONDS: u64 = 4_611_686_018;
 
     /// All numbers are below this one. The last one stands for 292 billion years.
-    const END: u64 = Epoch::ORIGIN + Epoch::NANOS + (1 << 63) - 2;
+    const END: u64 = Epoch::FAR + (1 << 63) - 2;
 
-    pub(crate) fn new(origin: Instant) -> Epoch {
-        Epoch(origin)
-    }
-
-    /// Returns the number of a deadline.
+    /// Returns the number of a deadline. It has passed when the clock has come to that number.
+    #[inline]
     pub(crate) fn number(self, instant: Instant) -> u64 {
-        let Some(ahead) = instant.checked_duration_since(self.0) else {
-            let before = (self.0 - instant).as_nanos();
-            return Epoch::ORIGIN.saturating_sub(before.try_into().unwrap_or(u64::MAX));
-        };
-        let Some(beyond) = ahead.checked_sub(Duration::from_nanos(Epoch::NANOS)) else {
-            return Epoch::ORIGIN + ahead.as_nanos() as u64;
-        };
-        let seconds = beyond.as_secs().saturating_add(u64::from(beyond.subsec_nanos() > 0));
-        (Epoch::ORIGIN + Epoch::NANOS).saturating_add(seconds).min(Epoch::END - 1)
+        match instant.checked_duration_since(self.0) {
+            Some(ahead) if ahead.as_secs() < Epoch::FAR_SECONDS => {
+                Epoch::START + ahead.as_secs() * NANOS + u64::from(ahead.subsec_nanos())
+            }
+            Some(ahead) => Epoch::far(ahead),
+            None => self.before(instant),
+        }
     }
 
-    /// Returns the greatest number whose instant is not after this one, which is a reading of the clock.
-    pub(crate) fn number_by(self, now: Instant) -> u64 {
-        let number = self.number(now);
-        let is_whole = number > Epoch::ORIGIN + Epoch::NANOS;
-        number - u64::from(is_whole && self.instant(number) > now)
+    #[cold]
+    fn far(ahead: Duration) -> u64 {
+        let beyond = ahead.saturating_sub(Duration::from_secs(Epoch::FAR_SECONDS));
+        let seconds = beyond.as_secs().saturating_add(u64::from(beyond.subsec_nanos() > 0));
+        Epoch::FAR.saturating_add(seconds).min(Epoch::END - 1)
+    }
+
+    #[cold]
+    fn before(self, instant: Instant) -> u64 {
+        let nanos = self.0.saturating_duration_since(instant).as_nanos();
+        Epoch::START.saturating_sub(nanos.try_into().unwrap_or(u64::MAX))
+    }
+
+    /// Returns the last number that has passed at an instant.
+    #[inline]
+    pub(crate) fn passed_by(self, instant: Instant) -> u64 {
+        let number = self.number(instant);
+        number - u64::from(number > Epoch::FAR && self.instant(number) > instant)
     }
 
     /// Returns the instant of a number, or the latest possible one if the number stands for one beyond it.
+    #[inline]
     pub(crate) fn instant(self, number: u64) -> Instant {
-        let Some(ahead) = number.checked_sub(Epoch::ORIGIN) else {
-            let before = Duration::from_nanos(Epoch::ORIGIN - number);
+        let Some(ahead) = number.checked_sub(Epoch::START) else {
+            let before = Duration::from_nanos(Epoch::START - number);
             return self.0.checked_sub(before).unwrap_or(self.0);
         };
-        let exact = Duration::from_nanos(ahead.min(Epoch::NANOS));
-        let seconds = Duration::from_secs(ahead.saturating_sub(Epoch::NANOS));
+        let exact = Duration::from_nanos(ahead.min(Epoch::FAR - Epoch::START));
+        let seconds = Duration::from_secs(number.saturating_sub(Epoch::FAR));
         self.0.checked_add(exact.saturating_add(seconds)).unwrap_or_else(|| farthest(self.0))
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+#[allow(clippy::unchecked_time_subtraction, reason = "all of these times are ahead")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn s01_a_number_is_never_earlier_than_its_instant_and_keeps_the_order() {
+        let epoch = Epoch(Instant::now() + Duration::from_secs(1));
+        let far = Duration::from_secs(Epoch::FAR_SECONDS);
+        let nano = Duration::from_nanos(1);
+        let second = Duration::from_secs(1);
+        let ahead = [Duration::ZERO, nano, second, far - nano, far, far + nano, far + second * 7];
+        let mut instants = vec![epoch.0 - second, epoch.0 - nano];
+        instants.extend(ahead.iter().filter_map(|ahead| epoch.0.checked_add(*ahead)));
+        instants.push(farthest(epoch.0));
+        let mut last = 0;
+        for instant in instants {
+            let (number, passed) = (epoch.number(instant), epoch.passed_by(instant));
+            assert!(number > last && number < Epoch::END, "{number} after {last}");
+            assert!(epoch.instant(number) >= instant, "{number}");
+            assert!(passed <= number && epoch.instant(passed) <= instant, "{passed}");
+            let is_exact = number <= Epoch::FAR;
+            assert!(!is_exact || (epoch.instant(number), passed) == (instant, number));
+            last = number;
+        }
+        assert_eq!(epoch.number(epoch.0), Epoch::START);
     }
 }

@@ -30,6 +30,8 @@ const LOOK: usize = 64;
 pub(super) struct Items<K, V> {
     /// The queue was closed, and its items were taken out.
     pub(super) is_closed: bool,
+    /// No item is due before it: see SHARD-1.
+    pub(super) head: Moment,
     table: Table,
     wheel: Wheel<Item<K, V>>,
 }
@@ -54,7 +56,7 @@ impl<K, V> Items<K, V> {
     pub(super) fn new(start: Moment) -> Items<K, V> {
         let wheel = Wheel::new(BUCKETS).with_granularity(GRANULARITY).starting_at(start.0);
         let wheel = wheel.in_one_page(); // many shards have few values each
-        Items { wheel, table: Table::default(), is_closed: false }
+        Items { wheel, table: Table::default(), head: Moment::NEVER, is_closed: false }
     }
 
     /// The keys.
@@ -66,14 +68,19 @@ impl<K, V> Items<K, V> {
         self.wheel.len()
     }
 
-    /// Returns the deadline and the order of the first item, if that is due by `now`.
-    pub(super) fn first_due(&mut self, now: Moment) -> Option<Due> {
-        self.wheel.peek(now.0).map(|(deadline, order)| (Moment(deadline), order))
+    /// Returns a place before which no item comes out, if items have become due.
+    pub(super) fn bound(&self) -> Option<Due> {
+        self.wheel.bound().map(|(deadline, order)| (Moment(deadline), order))
     }
 
-    /// Takes out the first item, if it is due by `now`.
-    pub(super) fn pop(&mut self, now: Moment) -> Option<Out<K, V>> {
-        let (at, deadline, Item { hash, key, value }) = self.wheel.pop(now.0)?;
+    /// Takes out the first item, if it is due by `now`, and if `is_first` says so of its place.
+    pub(super) fn pop_if(
+        &mut self,
+        now: Moment,
+        is_first: impl FnOnce(Due) -> bool,
+    ) -> Option<Out<K, V>> {
+        let is_first = |deadline, order| is_first((Moment(deadline), order));
+        let (at, deadline, Item { hash, key, value }) = self.wheel.pop_if(now.0, is_first)?;
         let is_it = |index| (index == at.index()).then_some(());
         let (position, ()) =
             self.table.find(hash.get(), is_it).expect("ITEM-1: it is in the table");
@@ -112,7 +119,14 @@ impl<K, V> Items<K, V> {
 
     /// Takes all items out, due or not, in order.
     pub(super) fn drain(mut self) -> impl Iterator<Item = (Due, Out<K, V>)> {
-        std::iter::from_fn(move || Some((self.first_due(Moment::NEVER)?, self.pop(Moment::NEVER)?)))
+        std::iter::from_fn(move || {
+            let mut due = (Moment::NEVER, 0);
+            let out = self.pop_if(Moment::NEVER, |first| {
+                due = first;
+                true
+            });
+            Some((due, out?))
+        })
     }
 
     /// Panics if an invariant is broken, for tests.

@@ -78,6 +78,7 @@
 // `shared` is what the handles of a queue share, with the way in and the way out. Below it, `items` is one shard of the
 // data: a wheel and a `table` of keys. Above it, `taker` tells how takers wait.
 mod error;
+mod firsts;
 mod items;
 mod shared;
 mod table;

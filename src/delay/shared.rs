@@ -4,18 +4,21 @@
 //! them, two threads that push deadlines further took four times as long as one: see [`design`](crate::docs::design).
 //!
 //! ```text
-//!   insert, reset, remove ──> shard 0: Items ── head ─┐
-//!                         ──> shard 1: Items ── head ─┼──> take: the first of the heads ──> a taker
-//!                         ──> ...                     ┘                                       │
+//!   insert, reset, remove ──> shard 0: Items ─┐
+//!                         ──> shard 1: Items ─┼── lowered ──> take: the first of the shards ──> a taker
+//!                         ──> ...             ┘                                                   │
 //!                               '── earlier than `asleep_until`? ──> wakes the leader of the line
 //! ```
 //!
-//! - SHARD-1 Whenever a shard's lock is free, its head is no later than the earliest deadline in it. It is written under
-//!   that lock alone. It is read without it, as a hint: what has been inserted before a call is seen by that call, and what
-//!   is inserted at the same time may count as later.
-//! - Takers take turns, under the lock `taking`. A taker locks a shard whose head is due, and while it holds it,
-//!   looks at others whose heads are not later than the first item there, again and again until none has an earlier one. So
-//!   items come out in order: what was inserted before the item that comes out has been seen by the last of these looks.
+//! - SHARD-1 Whenever a shard's lock is free, no item of it is due before its head. And what takers know of it, its bound,
+//!   is no later than its head, or its bit in `lowered` is set. An insert or a reset to a time before the head lowers the
+//!   head and sets the bit, under the shard's lock. A taker clears the bit, and looks under the shard's lock after that.
+//! - Takers take turns, under the lock `taking`. A taker locks the shard with the first bound, finds its first item, and while
+//!   it holds the shard, looks at those that were lowered. So items come out in order: what was inserted before the item that
+//!   comes out has set its bit before, and what is inserted at the same time may count as later.
+//! - A bound has the stamp of the first item, so equal deadlines in many shards cost no look at each. An item of the same
+//!   deadline with an earlier stamp may come in after the look, and does not lower the head. Its insert has overlapped with
+//!   that of the item with the later stamp, so their order is open.
 //! - Locks are taken in this order: `taking` or `line`, and then shards. Only the thread that has `taking` holds two
 //!   shards. So there is no deadlock.
 //! - No user code runs under a lock, except `Eq` of keys and the closure of `with`. Clocks are read before. Keys,
@@ -49,6 +52,7 @@ use std::time::{Duration, Instant};
 use crossbeam_utils::CachePadded;
 
 use super::Expired;
+use super::firsts::{Firsts, MOST};
 use super::items::{Due, Items, Out};
 use super::table::Hint;
 use crate::backpressure::PendingLimit;
@@ -69,14 +73,15 @@ pub(super) struct Shared<K, V> {
     limit: PendingLimit,
     /// A power of two of them.
     shards: Box<[Shard<K, V>]>,
-    /// A [`Moment`] for each shard (SHARD-1). Relaxed, for the reasons there.
-    heads: Box<[AtomicU64]>,
+    /// A bit for each shard whose head was lowered since a taker looked at it (SHARD-1). Relaxed: the shard's lock orders a
+    /// bit and the item. A taker that has the lock of a shard sees the bits that were set before what is in that shard.
+    lowered: AtomicU64,
     /// Where the shards' tables are, to fetch what a call will read ahead of the lock.
     hints: Box<[Hint]>,
     /// Counts inserts and resets, if readings of the clock may be equal. Relaxed: only its order counts.
     order: Option<CachePadded<AtomicU64>>,
-    /// The takers' turns, and the latest present that a taker knew.
-    taking: CachePadded<Mutex<Moment>>,
+    /// The takers' turns.
+    taking: CachePadded<Mutex<Turn>>,
     line: CachePadded<Mutex<Line>>,
     /// Until when the leader of the line sleeps, as a [`Moment`]; [`AWAKE`] if nobody sleeps. Written under the line's
     /// lock (LINE-1).
@@ -84,6 +89,13 @@ pub(super) struct Shared<K, V> {
 }
 
 type Shard<K, V> = CachePadded<Mutex<Items<K, V>>>;
+
+/// What the takers know.
+struct Turn {
+    /// The latest present that a taker knew.
+    latest: Moment,
+    firsts: Firsts,
+}
 
 /// The takers that wait.
 struct Line {
@@ -106,7 +118,7 @@ fn shards() -> usize {
     }
     *SHARDS.get_or_init(|| {
         let processors = thread::available_parallelism().map_or(1, usize::from);
-        (16 * processors).next_power_of_two().clamp(4, 64)
+        (16 * processors).next_power_of_two().clamp(4, MOST)
     })
 }
 
@@ -118,6 +130,7 @@ impl<K, V> Shared<K, V> {
         let start = timeline.start();
         let shard = |_| CachePadded::new(Mutex::new(Items::new(start)));
         let by_clock = scheduler.tells_calls_apart();
+        let turn = Turn { latest: start, firsts: Firsts::new(shards()) };
         let order = (!by_clock).then(|| CachePadded::new(AtomicU64::new(0)));
         Shared {
             scheduler,
@@ -125,10 +138,10 @@ impl<K, V> Shared<K, V> {
             hasher: RandomState::new(),
             limit: PendingLimit::new((limit < usize::MAX).then_some(limit)),
             shards: (0..shards()).map(shard).collect(),
-            heads: (0..shards()).map(|_| AtomicU64::new(Moment::NEVER.0)).collect(),
+            lowered: AtomicU64::new(0),
             hints: (0..shards()).map(|_| Hint::default()).collect(),
             order,
-            taking: CachePadded::new(Mutex::new(start)),
+            taking: CachePadded::new(Mutex::new(turn)),
             line: CachePadded::new(Mutex::new(Line { takers: WaitList::new(), is_closed: false })),
             asleep_until: AtomicU64::new(AWAKE),
         }
@@ -178,10 +191,10 @@ impl<K, V> Shared<K, V> {
     // ----- in ------------------------------------------------------------------------------
 
     /// Notes an item that was inserted or moved, whose shard the caller has locked (SHARD-1).
-    fn note_head(&self, shard: usize, deadline: Moment) {
-        let head = &self.heads[shard];
-        if deadline.0 < head.load(Ordering::Relaxed) {
-            head.store(deadline.0, Ordering::Relaxed);
+    fn note_head(&self, shard: usize, items: &mut Items<K, V>, deadline: Moment) {
+        if deadline < items.head {
+            items.head = deadline;
+            self.lowered.fetch_or(1 << shard, Ordering::Relaxed);
         }
     }
 
@@ -225,68 +238,52 @@ impl<K, V> Shared<K, V> {
     /// Takes the first item that is due by `now`. Without a `now` it takes what was due by the latest present that a taker
     /// has known: while many are due, no clock has to be read.
     pub(super) fn take(&self, now: Option<Moment>) -> Option<Out<K, V>> {
-        let mut latest = self.lock(&self.taking);
-        let now = now.map_or(*latest, |now| now.max(*latest));
-        *latest = now;
+        let mut turn = self.lock(&self.taking);
+        let now = now.map_or(turn.latest, |now| now.max(turn.latest));
+        turn.latest = now;
+        self.look_at_lowered(&mut turn.firsts, None);
         loop {
-            let at = self.earliest_head(now)?;
-            let mut first = self.look(at, now);
-            // Another shard has an earlier item only if its head is not later. What has come in before the item that is
-            // found now is seen by the next pass, so the last pass finds nothing.
-            while let Some(earlier) = self.earlier_than(first.as_ref(), now) {
-                first = Some(earlier);
+            let shard = turn.firsts.first();
+            if turn.firsts.bound(shard).0 > now {
+                return None;
             }
-            if let Some(First { shard, mut items, .. }) = first {
-                let out = items.pop(now);
-                self.set_head(shard, &mut items, now);
+            let mut items = self.shard(shard);
+            let mut due = None;
+            let out = items.pop_if(now, |first| {
+                due = Some(first);
+                turn.firsts.set(shard, first);
+                self.look_at_lowered(&mut turn.firsts, Some(shard));
+                turn.firsts.first() == shard
+            });
+            // If it was not the first of all, its place is known now. Otherwise that of the one after it is not before it.
+            let bound = if out.is_some() { items.bound() } else { due };
+            let later = || (items.not_before().max(now.after_nanos(1)), 0);
+            let bound = bound.unwrap_or_else(later);
+            items.head = bound.0;
+            turn.firsts.set(shard, bound);
+            if out.is_some() {
                 self.limit.leave();
                 return out;
             }
         }
     }
 
-    /// Returns an item that is due by `now` and comes before another one, if there is any.
-    fn earlier_than<'a>(
-        &'a self,
-        first: Option<&First<'a, K, V>>,
-        now: Moment,
-    ) -> Option<First<'a, K, V>> {
-        let latest = first.map_or(now, |first| first.due.0);
-        (0..self.heads.len())
-            .filter(|other| first.is_none_or(|first| *other != first.shard))
-            .filter(|other| self.head(*other) <= latest)
-            .filter_map(|other| self.look(other, now))
-            .find(|other| first.is_none_or(|first| other.due < first.due))
+    /// Takes over the heads of the shards that were lowered, except the one that the caller has locked and looks at.
+    #[inline]
+    fn look_at_lowered(&self, firsts: &mut Firsts, except: Option<usize>) {
+        if self.lowered.load(Ordering::Relaxed) != 0 {
+            self.look_at_each(firsts, except);
+        }
     }
 
-    fn head(&self, shard: usize) -> Moment {
-        Moment(self.heads[shard].load(Ordering::Relaxed))
-    }
-
-    /// Returns the shard whose head is the earliest, if that is due by `now`.
-    fn earliest_head(&self, now: Moment) -> Option<usize> {
-        let heads = self.heads.iter().map(|head| head.load(Ordering::Relaxed)).enumerate();
-        let (shard, head) = heads.min_by_key(|(_, head)| *head)?;
-        (head <= now.0).then_some(shard)
-    }
-
-    /// Locks a shard if its first item is due by `now`. Makes its head right.
-    fn look(&self, shard: usize, now: Moment) -> Option<First<'_, K, V>> {
-        let mut items = self.shard(shard);
-        let due = self.set_head(shard, &mut items, now)?;
-        Some(First { due, shard, items })
-    }
-
-    /// Sets the head of a shard to its first item, or, if none is due, to a time after `now` before which none is. Returns
-    /// that item's place.
-    fn set_head(&self, shard: usize, items: &mut Items<K, V>, now: Moment) -> Option<Due> {
-        let due = items.first_due(now);
-        let head = match due {
-            Some((deadline, _)) => deadline,
-            None => items.not_before().max(now.after_nanos(1)),
-        };
-        self.heads[shard].store(head.0, Ordering::Relaxed);
-        due
+    #[cold]
+    fn look_at_each(&self, firsts: &mut Firsts, except: Option<usize>) {
+        let lowered = self.lowered.swap(0, Ordering::Relaxed);
+        for shard in (0..MOST).filter(|shard| lowered >> shard & 1 == 1) {
+            if except != Some(shard) {
+                firsts.set(shard, (self.shard(shard).head, 0));
+            }
+        }
     }
 
     // ----- the line of takers --------------------------------------------------------------
@@ -315,10 +312,7 @@ impl<K, V> Shared<K, V> {
         self.asleep_until.store(Moment::NEVER.0, Ordering::Relaxed);
         let mut until = Moment::NEVER;
         for shard in 0..self.shards.len() {
-            let mut items = self.shard(shard);
-            let head = items.not_before();
-            self.heads[shard].store(head.0, Ordering::Relaxed);
-            until = until.min(head);
+            until = until.min(self.shard(shard).not_before());
         }
         self.asleep_until.store(asleep(until), Ordering::Relaxed);
         until
@@ -379,14 +373,17 @@ impl<K, V> Shared<K, V> {
 
     /// Panics if an invariant is broken, for tests.
     pub(super) fn check_invariants(&self) {
+        let turn = self.lock(&self.taking);
         let line = self.lock(&self.line);
         let mut first = None;
         for shard in 0..self.shards.len() {
             let mut items = self.shard(shard);
             items.check_invariants();
             let earliest = items.first();
-            let is_bound = earliest.is_none_or(|earliest| self.head(shard) <= earliest);
-            assert!(is_bound, "SHARD-1: {:?} after {earliest:?}", self.head(shard));
+            let (head, bound) = (items.head, turn.firsts.bound(shard));
+            let is_lowered = self.lowered.load(Ordering::Relaxed) >> shard & 1 == 1;
+            assert!(earliest.is_none_or(|earliest| head <= earliest), "SHARD-1: {head:?}");
+            assert!(is_lowered || bound.0 <= head, "SHARD-1: {bound:?} after {head:?}");
             first = first.into_iter().chain(earliest).min();
         }
         line.takers.check_invariants(first.filter(|_| !line.is_closed));
@@ -440,7 +437,7 @@ impl<K: Hash + Eq, V> Shared<K, V> {
                 return Err((ScheduleError::Full, (key, value)));
             }
         };
-        self.note_head(place.shard, due.0);
+        self.note_head(place.shard, &mut items, due.0);
         drop(items);
         self.wake_leader_for(due.0);
         Ok(before.map(|(value, _)| value)) // the key that is not needed is dropped here
@@ -451,7 +448,7 @@ impl<K: Hash + Eq, V> Shared<K, V> {
         let mut items = self.shard_of(place);
         let has_moved = items.reset(place.hash, key, due);
         if has_moved {
-            self.note_head(place.shard, due.0);
+            self.note_head(place.shard, &mut items, due.0);
         }
         drop(items);
         if has_moved {
@@ -503,17 +500,10 @@ pub(super) enum Wait {
     Over,
 }
 
-/// A shard that is locked, and its first item, which is due.
-struct First<'a, K, V> {
-    due: Due,
-    shard: usize,
-    items: MutexGuard<'a, Items<K, V>>,
-}
-
 /// All shards, locked.
 struct AllShards<'a, K, V> {
     shards: Vec<MutexGuard<'a, Items<K, V>>>,
-    _taking: MutexGuard<'a, Moment>,
+    _taking: MutexGuard<'a, Turn>,
 }
 
 fn hash_one_key<K: Hash>(key: &K) -> u64 {

@@ -187,10 +187,10 @@ impl Shared {
         hook: PanicHook,
         limit: PendingLimit,
     ) -> Arc<Shared> {
-        let epoch = Epoch::new(clock.now());
+        let epoch = Epoch(clock.now());
         let inbox = Inbox {
             immediate: VecDeque::new(),
-            delayed: Wheel::new(BUCKETS).with_granularity(GRANULARITY).starting_at(Epoch::ORIGIN),
+            delayed: Wheel::new(BUCKETS).with_granularity(GRANULARITY).starting_at(Epoch::START),
             to_drop: Vec::new(),
             sleep: SleepState::Asleep(None, ()),
             is_run: false,
@@ -402,7 +402,7 @@ impl Shared {
         let mut inbox = self.inbox();
         let mut task = None;
         if let Some(by) = inbox.quit.starts_by(now) {
-            let by = self.epoch.number_by(by);
+            let by = self.epoch.passed_by(by);
             // The wheel may have been moved beyond the time of a `quit_safely`.
             while task.is_none() && inbox.delayed.peek(by).is_some_and(|(at, _)| at <= by) {
                 task = inbox.delayed.pop(by).and_then(|(_, _, task)| task);

@@ -161,8 +161,8 @@ impl<T> DelayedWorkQueue<T> {
     /// # Ok::<(), &str>(())
     /// ```
     pub fn with_clock(clock: impl Clock) -> DelayedWorkQueue<T> {
-        let epoch = Epoch::new(clock.now());
-        let wheel = Wheel::new(BUCKETS).with_granularity(GRANULARITY).starting_at(Epoch::ORIGIN);
+        let epoch = Epoch(clock.now());
+        let wheel = Wheel::new(BUCKETS).with_granularity(GRANULARITY).starting_at(Epoch::START);
         let (waiters, is_closed, taken, until_check) = (WaitList::new(), false, 0, 0);
         let state = State { wheel, epoch, waiters, is_closed, taken, until_check };
         let number = QUEUES.fetch_add(1, Ordering::Relaxed);
@@ -217,7 +217,7 @@ impl<T> DelayedWorkQueue<T> {
             return Err(item);
         }
         let tick = if now.is_some_and(|now| deadline <= now) {
-            state.epoch.number_by(deadline)
+            state.epoch.passed_by(deadline)
         } else {
             state.epoch.number(deadline)
         };
@@ -235,7 +235,7 @@ impl<T> DelayedWorkQueue<T> {
     /// were ever taken.
     pub(super) fn overdue(&self, now: Instant, head_by: Instant) -> (usize, u64) {
         let mut state = self.lock();
-        let by = state.epoch.number_by(now);
+        let by = state.epoch.passed_by(now);
         let is_late = state.first_due(head_by).is_some();
         (if is_late { state.wheel.count_due(by) } else { 0 }, state.taken)
     }
@@ -521,14 +521,14 @@ impl<T> State<T> {
         if self.is_closed {
             return None;
         }
-        let (_, _, item) = self.wheel.pop(self.epoch.number_by(now))?;
+        let (_, _, item) = self.wheel.pop(self.epoch.passed_by(now))?;
         self.taken += 1;
         Some(item)
     }
 
     /// Returns the deadline of the first item, if that is due by now.
     fn first_due(&mut self, now: Instant) -> Option<Instant> {
-        let by = self.epoch.number_by(now);
+        let by = self.epoch.passed_by(now);
         let (tick, _) = self.wheel.peek(by)?;
         // The wheel may be ahead of this reading.
         (tick <= by).then(|| self.epoch.instant(tick))

@@ -43,7 +43,7 @@ pub(super) const SMALL: usize = 512;
 
 /// Returns a wheel for deadlines that are numbers of an [`Epoch`].
 pub(super) fn wheel<T>() -> Wheel<T> {
-    Wheel::new(BUCKETS).with_granularity(GRANULARITY).starting_at(Epoch::ORIGIN)
+    Wheel::new(BUCKETS).with_granularity(GRANULARITY).starting_at(Epoch::START)
 }
 
 /// The tasks that wait for their time.
@@ -120,7 +120,7 @@ impl Delayed {
 
     /// Returns the number by which the wheel sorts a deadline.
     fn place(&self, deadline: Instant) -> u64 {
-        if self.timers_keep_order { Epoch::ORIGIN } else { self.epoch.number(deadline) }
+        if self.timers_keep_order { Epoch::START } else { self.epoch.number(deadline) }
     }
 
     /// Returns the task of a ticket, if it has no other ticket by now.
@@ -306,7 +306,7 @@ mod tests {
     /// Returns the tasks of a worker whose timers keep no order, and their first moment.
     fn delayed() -> (Delayed, Instant) {
         let start = Instant::now();
-        (Delayed::new(Epoch::new(start), false), start)
+        (Delayed::new(Epoch(start), false), start)
     }
 
     /// This is not an assertion of the build, because std's locks are larger on other systems.

@@ -132,7 +132,7 @@ impl SerialQueue {
         let state = State {
             incoming: VecDeque::new(),
             last_number: 0,
-            delayed: Delayed::new(Epoch::new(timers.now()), timers.keep_the_order()),
+            delayed: Delayed::new(Epoch(timers.now()), timers.keep_the_order()),
             is_closed: false,
             executor: Some(executor),
             has_drain: false,

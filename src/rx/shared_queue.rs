@@ -123,7 +123,7 @@ impl SharedQueue {
         let state = State { tasks, running, has_drain: has_thread, sleep: SleepState::Awake };
         Arc::new(SharedQueue {
             state: Mutex::new(state),
-            epoch: Epoch::new(clock.now()),
+            epoch: Epoch(clock.now()),
             clock,
             sleeper: Sleeper::new(),
             waits_for_more: AtomicBool::new(has_thread),

@@ -15,7 +15,7 @@
 
 use alloc::collections::{BTreeMap, BinaryHeap, VecDeque};
 use alloc::vec::Vec;
-use core::cmp::Reverse;
+use core::cmp::{Ordering, Reverse};
 use core::fmt;
 use core::num::NonZeroU64;
 
@@ -113,13 +113,43 @@ impl Timed for KeyedEntry {
 }
 
 /// The entry of a value whose tick has come.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy)]
 struct Ready {
     deadline: u64,
     order: u64,
     slot: u32,
     filing: u32,
 }
+
+impl Ready {
+    /// Its place, as one number, because a comparison of pairs takes several times as long.
+    #[inline]
+    fn place(&self) -> u128 {
+        u128::from(self.deadline) << u64::BITS | u128::from(self.order)
+    }
+}
+
+impl Ord for Ready {
+    #[inline]
+    fn cmp(&self, other: &Ready) -> Ordering {
+        self.place().cmp(&other.place())
+    }
+}
+
+impl PartialOrd for Ready {
+    #[inline]
+    fn partial_cmp(&self, other: &Ready) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Ready {
+    fn eq(&self, other: &Ready) -> bool {
+        self.place() == other.place()
+    }
+}
+
+impl Eq for Ready {}
 
 impl<T> Wheel<T> {
     /// Creates a wheel with this number of buckets, at tick zero.
@@ -414,13 +444,33 @@ impl<T> Wheel<T> {
     /// assert_eq!(wheel.pop(5), Some((tea, 3, "tea")));
     /// ```
     pub fn pop(&mut self, to: u64) -> Option<(WheelKey, u64, T)> {
+        self.pop_if(to, |_, _| true)
+    }
+
+    /// Like [`pop`](Wheel::pop), but leaves the value if `may_pop` says no to its deadline and order. What
+    /// [`peek`](Wheel::peek) and `pop` would look up twice, it looks up once.
+    pub(crate) fn pop_if(
+        &mut self,
+        to: u64,
+        may_pop: impl FnOnce(u64, u64) -> bool,
+    ) -> Option<(WheelKey, u64, T)> {
         self.move_to(to);
-        self.pop_due()
+        self.pop_due(may_pop)
     }
 
     /// Moves on to a tick, and returns the deadline and the order of the value that [`pop`](Wheel::pop) would take out.
     pub fn peek(&mut self, to: u64) -> Option<(u64, u64)> {
         let first = self.first_due(to)?;
+        Some((first.deadline, first.order))
+    }
+
+    /// Returns a deadline and an order before which no value comes out, without a look at the values. Returns `None` if no
+    /// tick of theirs has come.
+    #[cfg(feature = "std")]
+    pub(crate) fn bound(&self) -> Option<(u64, u64)> {
+        let (first, _) = self.first_filed()?;
+        // Its slot is a cache miss, which the caller need not wait for now.
+        self.slots.get(first.slot).into_iter().for_each(|slot| prefetch(slot));
         Some((first.deadline, first.order))
     }
 
@@ -463,7 +513,10 @@ impl<T> Wheel<T> {
 
     /// Moves the buckets on, and what comes out of them to `ready`.
     fn move_to(&mut self, to: u64) {
-        self.now = self.now.max(to);
+        if to <= self.now {
+            return;
+        }
+        self.now = to;
         // Within a tick nothing comes out of the buckets.
         let tick = self.buckets.tick_of(self.now);
         if tick <= self.buckets.now() {
@@ -504,7 +557,14 @@ impl<T> Wheel<T> {
         if !self.batch.is_sorted() {
             self.batch.sort_unstable();
         }
-        self.ready.extend(self.batch.drain(..)); // all of them are later than what is in it
+        if self.ready.is_empty() {
+            // It is a move and no copy.
+            let room = core::mem::take(&mut self.ready);
+            self.ready = core::mem::take(&mut self.batch).into();
+            self.batch = room.into();
+        } else {
+            self.ready.extend(self.batch.drain(..)); // all of them are later than what is in it
+        }
         self.batch.shrink_to(KEPT);
     }
 
@@ -512,13 +572,7 @@ impl<T> Wheel<T> {
     /// files those again whose values were reset.
     fn first_ready(&mut self) -> Option<(Ready, bool)> {
         loop {
-            let ready = self.ready.front();
-            let behind = self.behind.peek().map(|Reverse(behind)| behind);
-            let (first, is_ready) = match (ready, behind) {
-                (Some(ready), Some(behind)) if behind < ready => (*behind, false),
-                (Some(ready), _) => (*ready, true),
-                (None, behind) => (*behind?, false),
-            };
+            let (first, is_ready) = self.first_filed()?;
             let filed = self.slots.get(first.slot).filter(|slot| slot.is_filed_as(first.filing));
             let due = filed.map(|slot| (slot.deadline, slot.order));
             if due == Some((first.deadline, first.order)) {
@@ -530,6 +584,18 @@ impl<T> Wheel<T> {
                 self.file(first.slot);
             }
         }
+    }
+
+    /// Returns the first entry whose tick has come, stale or not.
+    #[inline]
+    fn first_filed(&self) -> Option<(Ready, bool)> {
+        let ready = self.ready.front();
+        let behind = self.behind.peek().map(|Reverse(behind)| behind);
+        Some(match (ready, behind) {
+            (Some(ready), Some(behind)) if behind < ready => (*behind, false),
+            (Some(ready), _) => (*ready, true),
+            (None, behind) => (*behind?, false),
+        })
     }
 
     /// Takes an entry out that [`first_ready`](Wheel::first_ready) has found.
@@ -554,13 +620,15 @@ impl<T> Wheel<T> {
         }
     }
 
-    fn pop_due(&mut self) -> Option<(WheelKey, u64, T)> {
+    fn pop_due(&mut self, may_pop: impl FnOnce(u64, u64) -> bool) -> Option<(WheelKey, u64, T)> {
         // The end of nearly every `advance`.
         if self.ready.is_empty() && self.behind.is_empty() {
             return None;
         }
-        let (first, is_ready) =
-            self.first_ready().filter(|(first, _)| first.deadline <= self.now)?;
+        let (first, is_ready) = self.first_ready()?;
+        if first.deadline > self.now || !may_pop(first.deadline, first.order) {
+            return None;
+        }
         self.take_ready(is_ready);
         let generation = self.slots[first.slot].generation;
         let key = WheelKey { slot: first.slot, generation };
@@ -683,7 +751,7 @@ impl<T> Iterator for Advance<'_, T> {
     type Item = (u64, T);
 
     fn next(&mut self) -> Option<(u64, T)> {
-        let (_, deadline, value) = self.wheel.pop_due()?;
+        let (_, deadline, value) = self.wheel.pop_due(|_, _| true)?;
         Some((deadline, value))
     }
 }

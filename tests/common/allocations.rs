@@ -79,7 +79,12 @@ impl Measurement {
 
     /// Returns how many bytes the thread has taken more than it has given back.
     pub(crate) fn bytes(&self) -> isize {
-        BYTES.load(Ordering::Relaxed) - self.bytes_before
+        Measurement::bytes_out() - self.bytes_before
+    }
+
+    /// Returns the same since the first measurement of all, for differences.
+    pub(crate) fn bytes_out() -> isize {
+        BYTES.load(Ordering::Relaxed)
     }
 }
 

@@ -13,9 +13,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
+use crate::common::allocations::Measurement;
 use crate::common::ledger::{End, Ledger};
 use crate::common::log::Log;
-use crate::common::{OnDrop, panic_on_purpose};
+use crate::common::{Grenade, OnDrop, Random, count, panic_on_purpose};
 use subjects::{
     LOOPS, Make, POOLS, SCHEDULERS, WORKERS, WORKERS_ON_INLINE, every, makers, on_each,
 };
@@ -320,6 +321,74 @@ fn s15_s17_a_panic_ends_its_task_alone() {
     });
 }
 
+/// A destructor that panics, wherever the closure is dropped: after its run, at the end of a series, by a cancel.
+#[test]
+fn s11_s17_a_destructor_that_panics_ends_nothing_else() {
+    every("s17 destructor", |subject| {
+        let (log, schedule, name) = (Log::default(), &subject.schedule, &subject.name);
+        let once = |number| {
+            let (said, grenade) = (log.clone(), Grenade);
+            move || {
+                let _held = grenade;
+                said.say(number);
+            }
+        };
+        let series = |number| {
+            let (said, grenade) = (log.clone(), Grenade);
+            move || {
+                let _held = &grenade;
+                said.say(number);
+                ControlFlow::Break(())
+            }
+        };
+        let ran = [
+            schedule.schedule_once(SECOND, once(1)).expect("open"),
+            schedule.schedule_repeatedly(SECOND, SECOND, series(2)).expect("open"),
+            schedule.schedule_once(SECOND, log.task(3)).expect("open"),
+        ];
+        let cancelled = [
+            schedule.schedule_once(SECOND, once(9)).expect("open"),
+            schedule.schedule_repeatedly(SECOND, SECOND, series(9)).expect("open"),
+        ];
+        for handle in cancelled {
+            assert!(handle.cancel() && handle.is_cancelled(), "{name}");
+        }
+        subject.advance(2 * SECOND);
+        subject.says(&log, &[1, 2, 3]);
+        subject.until("all are over", || ran.iter().all(Cancellable::is_done));
+        assert!(ran.iter().all(|handle| !handle.is_cancelled()), "{name}");
+        schedule.schedule_once(SECOND, log.task(4)).expect("open");
+        subject.advance(2 * SECOND);
+        subject.says(&log, &[1, 2, 3, 4]);
+    });
+}
+
+// ----- memory ------------------------------------------------------------------------------------------------
+
+#[test]
+fn s09_what_was_cancelled_gives_its_memory_back() {
+    let tasks = count(20_000, 100_000);
+    every("s09 memory", |subject| {
+        let (schedule, mut handles) = (&subject.schedule, Vec::with_capacity(tasks));
+        let mut fill = |random: &mut Random| {
+            let delay = |random: &mut Random| 3_600 * SECOND + random.below(60_000) as u32 * MILLI;
+            let ballast = [0_u64; 8];
+            let task = || move || _ = std::hint::black_box(ballast);
+            let handle = |_| schedule.schedule_once(delay(random), task()).expect("open");
+            handles.extend((0..tasks).map(handle));
+        };
+        let counted = Measurement::start();
+        fill(&mut Random(9));
+        subject.step(Duration::ZERO);
+        let at_peak = counted.bytes();
+        assert!(handles.drain(..).all(|handle| handle.cancel()), "{}", subject.name);
+        (0..3).for_each(|_| subject.step(MILLI));
+        let left = counted.bytes();
+        let most = at_peak / 4 + 300_000;
+        assert!(left <= most, "{}: {left} bytes are left of {at_peak}", subject.name);
+    });
+}
+
 // ----- refusal -----------------------------------------------------------------------------------------------
 
 /// Tries every scheduling method with a task of its own. All are refused for this reason, and each task is dropped once.
@@ -426,6 +495,51 @@ fn s23_what_is_stopped_says_closed() {
         subject.advance(2 * SECOND);
         all_refused(&*subject.schedule, name, ScheduleError::Closed);
     });
+}
+
+/// A task stops what runs it, while others are due at the same time, and a series is.
+#[test]
+fn s20_s24_a_task_may_stop_what_runs_it() {
+    for nth in 0..3 {
+        every("s20 inside", |subject| {
+            let Some((how, quit)) = subject.quits.get(nth).cloned() else { return };
+            let (ledger, schedule) = (Ledger::new(6), &subject.schedule);
+            let name = format!("{}, {how} in a task", subject.name);
+            let once = |id| {
+                let page = ledger.page(id);
+                move || page.run()
+            };
+            let series = |id| {
+                let page = ledger.page(id);
+                move || _ = &page
+            };
+            let first = once(0);
+            let stops = move || {
+                first();
+                quit();
+            };
+            let handles = [
+                schedule.schedule_once(SECOND, stops),
+                schedule.schedule_once(SECOND, once(1)),
+                schedule.schedule_repeatedly(SECOND, SECOND, series(2)),
+                schedule.schedule_once(2 * SECOND, once(3)),
+                schedule.schedule_with_fixed_delay(2 * SECOND, SECOND, series(4)),
+                schedule.schedule_once(60 * SECOND, once(5)),
+            ];
+            let handles = handles.map(|handle| handle.expect("open"));
+            subject.clock.advance(SECOND);
+            subject.until("it has run", || ledger.has_run(0));
+            // What lets delayed tasks run, or keeps them, is brought to its end from outside.
+            subject.until("it is closed", || schedule.schedule_once(SECOND, || ()).is_err());
+            all_refused(&**schedule, &name, ScheduleError::Closed);
+            subject.ends.iter().for_each(|(_, end)| end());
+            subject.clock.advance(60 * SECOND);
+            let is_over = || handles.iter().all(Cancellable::is_done) && ledger.is_closed();
+            subject.until(&format!("{name}: all are done and dropped"), is_over);
+            ledger.tally().assert_balanced();
+            assert!(!handles.iter().any(Cancellable::cancel), "{name}: nothing is left to cancel");
+        });
+    }
 }
 
 #[test]

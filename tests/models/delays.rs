@@ -102,6 +102,35 @@ fn models_two_takers_and_two_items() {
     });
 }
 
+/// A taker knows the first item of a shard, while one comes into the other shard, and after that an earlier one into this shard.
+/// What came second, and is due after the other, never comes out before it.
+#[test]
+fn models_a_taker_against_inserts_into_two_shards() {
+    // Which keys share a shard is not known here, so some pairs are tried.
+    for (first, second) in [(2, 3), (3, 2), (2, 4), (4, 2), (3, 4), (4, 3)] {
+        loom::model(move || {
+            let (queue, scheduler, driver) = queue();
+            let start = scheduler.now();
+            driver.advance(MUCH_LATER);
+            queue.insert_at(1, 1, start + 5 * LATER).expect("open");
+            let inserter = {
+                let queue = queue.clone();
+                thread::spawn(move || {
+                    queue.insert_at(first, 1, start + LATER).expect("open");
+                    queue.insert_at(second, 1, start + 2 * LATER).expect("open");
+                    drop(queue);
+                    magazines::flush();
+                })
+            };
+            let taken = queue.try_next().expect("it was there before").key;
+            assert_ne!(taken, second, "it has overtaken {first}");
+            inserter.join().unwrap();
+            drop(scheduler);
+            end(queue, driver);
+        });
+    }
+}
+
 /// The leader is dropped, woken or not. The item that woke it goes to the other one.
 #[test]
 fn models_a_leader_that_is_dropped_passes_its_wake_up_on() {

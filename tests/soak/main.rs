@@ -1,4 +1,4 @@
-//! What runs on seeds: models, which predict each step (`driver_model`, `wheel_model`, `delay_queue_model`), and long random
+//! What runs on seeds: models, which predict each step (`driver_model`, `wheel_model`, `deadline_model`, `delay_queue_model`), and long random
 //! lives of the core and of each layer, with a ledger: sizes that go up and down by thousands, moves, cancels,
 //! series, executors that refuse and recover, panics in tasks, destructors and hooks, and ends of all kinds in the middle of
 //! it. Each task that is accepted ends exactly once, and none starts early (`book.rs`).
@@ -24,6 +24,7 @@ mod common;
 
 mod book;
 mod core;
+mod deadline_model;
 mod delay;
 mod delay_queue_model;
 mod driver_model;
@@ -32,7 +33,6 @@ mod message_loop;
 mod pool;
 mod queue;
 mod rx;
-mod wheel;
 mod wheel_model;
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -41,6 +41,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{PATIENCE, Random, env, silence};
+
+/// Some lives count what their thread allocates.
+#[global_allocator]
+static ALLOCATOR: common::allocations::Counting = common::allocations::Counting;
 
 /// A life takes some milliseconds, and waits in it give up after [`PATIENCE`].
 const HANGS: Duration = Duration::from_secs(30).saturating_add(PATIENCE);

@@ -41,8 +41,15 @@ pub(crate) fn makers() -> impl Iterator<Item = Make> {
 /// The reason why a row cannot hold for a subject, or cannot hold after one of its ends.
 type Reason = (&'static str, &'static str);
 
-const SEVERAL_THREADS: &[Reason] =
-    &[("s03", "tasks are handed over in order, but several threads run them at the same time")];
+const IN_ORDER: Reason =
+    ("s03", "tasks are handed over in order, but several threads run them at the same time");
+const ELSEWHERE: Reason = (
+    "s09 memory",
+    "its tick thread gives back what others have taken: `tests/alone` measures the whole process",
+);
+const SEVERAL_THREADS: &[Reason] = &[IN_ORDER];
+const A_TICK_THREAD: &[Reason] = &[ELSEWHERE];
+const ON_THREADS: &[Reason] = &[IN_ORDER, ELSEWHERE];
 const KEPT: &str = "a loop that has quit keeps what is delayed until it is dropped";
 const A_LOOP: &[Reason] =
     &[("s20, quit", KEPT), ("s20, quit_safely", KEPT), ("s20, quit_when_idle", KEPT)];
@@ -51,6 +58,9 @@ const ON_THE_CALLER: &[Reason] =
 
 /// A way to stop a subject, and what it is called.
 type End = (&'static str, Box<dyn Fn()>);
+
+/// A way to stop a subject that one of its own tasks may take.
+pub(crate) type Quit = (&'static str, Arc<dyn Fn() + Send + Sync>);
 
 /// A schedule under test, with its clock and the ways to stop it.
 pub(crate) struct Subject {
@@ -67,6 +77,8 @@ pub(crate) struct Subject {
     pumped: Arc<AtomicUsize>,
     /// The ways to stop it.
     pub(crate) ends: Vec<End>,
+    /// The ways in which a task of it may stop it.
+    pub(crate) quits: Vec<Quit>,
     cannot: &'static [Reason],
 }
 
@@ -81,12 +93,18 @@ impl Subject {
             needs_a_pump: false,
             pumped: Arc::default(),
             ends: Vec::new(),
+            quits: Vec::new(),
             cannot: &[],
         }
     }
 
     fn end(mut self, name: &'static str, end: impl Fn() + 'static) -> Subject {
         self.ends.push((name, Box::new(end)));
+        self
+    }
+
+    fn quit(mut self, name: &'static str, quit: impl Fn() + Send + Sync + 'static) -> Subject {
+        self.quits.push((name, Arc::new(quit)));
         self
     }
 
@@ -259,7 +277,7 @@ fn turns(driver: &Rc<RefCell<Option<Driver>>>) -> Box<dyn Fn()> {
 fn driven(limit: Option<usize>) -> Subject {
     let clock = ManualClock::new();
     let (scheduler, driver) = driven_by(&clock, limit);
-    let (stopped, turn) = (scheduler.clone(), turns(&driver));
+    let (stopped, quit, turn) = (scheduler.clone(), scheduler.clone(), turns(&driver));
     let (closed, dropped) = (Rc::clone(&driver), Rc::clone(&driver));
     let stop = move || {
         let stopping = stopped.stop();
@@ -274,15 +292,16 @@ fn driven(limit: Option<usize>) -> Subject {
     .end("stop", stop)
     .end("Driver::close", move || drop(closed.take().map(Driver::close)))
     .end("drop of the driver", move || drop(dropped.take()))
+    .quit("stop", move || drop(quit.stop()))
 }
 
 fn with_a_thread(name: &str, scheduler: Scheduler, clock: ManualClock) -> Subject {
-    let stopped = [scheduler.clone(), scheduler.clone(), scheduler.clone()];
-    let [stop, close, close_and_run] = stopped;
+    let [stop, close, close_and_run, quit] = std::array::from_fn(|_| scheduler.clone());
     Subject::new(name, clock, scheduler)
         .end("stop", move || drop(stop.stop().wait()))
         .end("close", move || drop(close.close().expect("in time")))
         .end("close_and_run", move || _ = close_and_run.close_and_run().expect("in time"))
+        .quit("stop", move || drop(quit.stop()))
 }
 
 fn on_inline(limit: Option<usize>) -> Subject {
@@ -290,7 +309,8 @@ fn on_inline(limit: Option<usize>) -> Subject {
     let builder = Scheduler::builder().executor(Inline).clock(clock.clone());
     let builder = limit.into_iter().fold(builder, tickwheel::Builder::max_pending);
     let scheduler = builder.build().expect("a thread");
-    Subject { threads: 1, ..with_a_thread("scheduler on inline", scheduler, clock) }
+    let cannot = A_TICK_THREAD;
+    Subject { threads: 1, cannot, ..with_a_thread("scheduler on inline", scheduler, clock) }
 }
 
 fn on_the_default(limit: Option<usize>) -> Subject {
@@ -299,7 +319,7 @@ fn on_the_default(limit: Option<usize>) -> Subject {
     let builder = limit.into_iter().fold(builder, tickwheel::Builder::max_pending);
     let scheduler = builder.build().expect("a thread");
     let threads = thread::available_parallelism().map_or(1, usize::from);
-    let cannot = SEVERAL_THREADS;
+    let cannot = ON_THREADS;
     Subject { threads, cannot, ..with_a_thread("scheduler", scheduler, clock) }
 }
 
@@ -313,9 +333,10 @@ fn worker_on(
     let (timers, driver) = driven_by(&clock, None);
     let workers = ExecutorScheduler::new(executor, &timers);
     let worker = worker(limit.into_iter().fold(workers, ExecutorScheduler::max_pending));
-    let disposed = worker.clone();
+    let (disposed, quit) = (worker.clone(), worker.clone());
     Subject { pump: turns(&driver), needs_a_pump: true, ..Subject::new(name, clock, worker) }
         .end("dispose", move || disposed.dispose())
+        .quit("dispose", move || quit.dispose())
 }
 
 fn worker_on_inline(limit: Option<usize>) -> Subject {
@@ -356,11 +377,13 @@ fn pool_of(threads: usize, limit: Option<usize>) -> Subject {
     let builder = ScheduledThreadPool::builder().threads(threads).clock(clock.clone());
     let builder = limit.into_iter().fold(builder, tickwheel::pool::PoolBuilder::max_pending);
     let pool = builder.build().expect("good");
-    let (now, orderly) = (pool.clone(), pool.clone());
+    let [now, orderly, quit_now, quit] = std::array::from_fn(|_| pool.clone());
     let name = format!("pool of {threads}");
     Subject { threads, ..Subject::new(&name, clock, pool) }
         .end("shutdown_now", move || drop(now.shutdown_now()))
         .end("shutdown", move || orderly.shutdown())
+        .quit("shutdown_now", move || drop(quit_now.shutdown_now()))
+        .quit("shutdown", move || quit.shutdown())
 }
 
 fn pool_of_one(limit: Option<usize>) -> Subject {
@@ -392,6 +415,7 @@ fn message_loop(limit: Option<usize>) -> Subject {
     let quit_safely = quits(TaskRunner::quit_safely, false);
     let quit_when_idle = quits(TaskRunner::quit_when_idle, false);
     let quit_and_drop = quits(TaskRunner::quit, true);
+    let [now, safely, when_idle] = std::array::from_fn(|_| runner.clone());
     let pump = Box::new(move || _ = turned.borrow().as_ref().map(MessageLoop::run_until_idle));
     Subject {
         pump,
@@ -404,4 +428,7 @@ fn message_loop(limit: Option<usize>) -> Subject {
     .end("quit_safely", quit_safely)
     .end("quit_when_idle", quit_when_idle)
     .end("quit and drop", quit_and_drop)
+    .quit("quit", move || now.quit())
+    .quit("quit_safely", move || safely.quit_safely())
+    .quit("quit_when_idle", move || when_idle.quit_when_idle())
 }
