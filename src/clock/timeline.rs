@@ -197,11 +197,13 @@ pub(crate) fn short_of_never(instant: Instant) -> Instant {
 }
 
 /// Returns the instant that lies `ahead` of now, or the latest possible one if that is beyond the range of the clock.
+#[inline]
 pub(crate) fn after(now: Instant, ahead: Duration) -> Instant {
     now.checked_add(ahead).unwrap_or_else(|| farthest(now))
 }
 
 /// Returns the latest possible instant.
+#[cold]
 pub(crate) fn farthest(from: Instant) -> Instant {
     // std has no constant for it, so this adds ever smaller steps as long as they fit.
     let seconds = (0..64).rev().map(|bit| Duration::from_secs(1 << bit));

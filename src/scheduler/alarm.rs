@@ -215,7 +215,8 @@ impl Alarm {
         self.cancel().map(|(waker, _)| waker)
     }
 
-    #[inline]
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "see `new`")]
     fn cancel(&mut self) -> Option<(Waker, SchedulerId)> {
         self.own_timer = None; // before another thread can have the waker
         // Without a handle, the end of an alarm needs no note: `is_pending` looks at the holder.
@@ -234,6 +235,7 @@ impl Alarm {
 }
 
 impl Drop for Alarm {
+    #[inline]
     fn drop(&mut self) {
         let Some((waker, scheduler)) = self.cancel() else { return };
         // A waker's `Drop` is user code, so its panic is reported (S9).
