@@ -21,6 +21,11 @@ pub enum Error {
     /// so it may be repeated.
     #[error("the database cannot be reached or used: {}", with_causes(&**.0))]
     Unreachable(#[source] Box<dyn StdError + Send + Sync>),
+    /// The server has no room for another connection, or those that
+    /// [`OpenOptions::max_connections`](crate::OpenOptions::max_connections) allows were all in use, and none became free in
+    /// time. Nothing was sent, so the call may be repeated.
+    #[error("too many clients: no connection is free: {}", with_causes(&**.0))]
+    TooManyClients(#[source] Box<dyn StdError + Send + Sync>),
     /// The database refused a statement.
     #[error("the database refused: {}", with_causes(&**.0))]
     Refused(#[source] Box<dyn StdError + Send + Sync>),
@@ -64,6 +69,13 @@ impl Error {
     /// Wraps an error after which the connection cannot be used any more, for writers of stores.
     pub fn unreachable(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Error {
         Error::Unreachable(error.into())
+    }
+}
+
+impl Error {
+    /// Returns true if there was no connection, or it was lost. So another one may do.
+    pub(crate) fn is_of_the_connection(&self) -> bool {
+        matches!(self, Error::Unreachable(_) | Error::TooManyClients(_))
     }
 }
 

@@ -150,8 +150,14 @@
 //!
 //! ## In async code
 //!
-//! All calls wait for the database. Call them from a thread that may wait, such as tokio's `spawn_blocking`. In a runtime's
-//! own thread they work too, but hold that thread up.
+//! [`Timers::asynchronous`] returns the same calls as futures, for any runtime. A call is a message to a thread of the crate,
+//! which has the connection, so no thread of the runtime waits, and none is started for a call. A future that is dropped
+//! before its call has begun takes it back; see [`AsyncTimers`].
+//!
+//! The calls of [`Timers`] wait for the database. In a runtime's own thread they work too, but hold that thread up.
+//!
+//! At most ten calls have a connection at the same time ([`OpenOptions::max_connections`]). Others wait, also while the server
+//! has no room for another client, and fail with [`Error::TooManyClients`] after ten seconds.
 //!
 //! ## When one PostgreSQL is not enough
 //!
@@ -177,9 +183,11 @@
 #![forbid(unsafe_code)]
 
 // What a worker's threads do is told in `worker/shared.rs`; `store.rs` is what they ask of a database.
+mod asynchronous;
 mod clock;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod columns;
+mod connections;
 #[cfg(doc)]
 pub mod design;
 mod error;
@@ -196,6 +204,7 @@ mod timer;
 mod timers;
 mod worker;
 
+pub use asynchronous::AsyncTimers;
 pub use error::{Error, Result, StopReason};
 pub use failure::{Failure, HandlerResult, Retry};
 pub use handler::{Run, Work};
@@ -207,5 +216,5 @@ pub use timer::{
     Filter, KindCounts, LONGEST_KEY, LONGEST_KIND, NewTimer, Repetition, Scheduled, State, Timer,
     When,
 };
-pub use timers::Timers;
+pub use timers::{OpenOptions, Timers};
 pub use worker::{Worker, WorkerBuilder, WorkerStats};

@@ -124,6 +124,9 @@ impl Postgres {
                 let advice = "for a pooler, add `pgbouncer=true` to the address";
                 return Error::unreachable(format!("{text}: {advice}"));
             }
+            if error.code() == Some(&SqlState::TOO_MANY_CONNECTIONS) {
+                return Error::TooManyClients(error.into());
+            }
             Error::unreachable(error)
         })
     }

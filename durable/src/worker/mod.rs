@@ -14,12 +14,13 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, SystemTime};
 
 use self::shared::{Kind, Settings};
+use crate::connections::outside_of_runtimes;
 use crate::error::{Error, Result, StopReason};
 use crate::failure::{Failure, HandlerResult, Retry};
 use crate::handler::{Handler, Run};
 use crate::store::Transactions;
 use crate::timer::Timer;
-use crate::timers::{Timers, outside_of_runtimes};
+use crate::timers::Timers;
 use tickwheel::Scheduler;
 
 pub(super) use self::shared::Shared;
@@ -257,12 +258,14 @@ impl WorkerBuilder {
     /// scheduler is closed or a thread cannot be started. [`Error::Unreachable`] if the database cannot be reached now.
     pub fn start(self, scheduler: &Scheduler) -> Result<Worker> {
         self.check()?;
-        outside_of_runtimes(|| {
+        let connections = Arc::clone(self.timers.connections());
+        let scheduler = scheduler.clone();
+        outside_of_runtimes(connections.threads(), move || {
             let connection = self.timers.store().connect()?;
             let listener = self.timers.store().listen()?;
             let mut settings = self.settings;
             settings.is_told = AtomicBool::new(listener.is_some());
-            let shared = Arc::new(Shared::new(self.timers, self.kinds, settings, scheduler));
+            let shared = Arc::new(Shared::new(self.timers, self.kinds, settings, &scheduler));
             // From here on, the drop of the worker ends whatever was started. And from here on it is told of what is
             // scheduled, while its first look sees what was there before.
             let worker = Worker { shared };

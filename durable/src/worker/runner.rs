@@ -6,12 +6,12 @@ use std::time::{Duration, SystemTime};
 
 use super::outage::{Part, gap};
 use super::shared::{ALONE, Cause, Job, Shared, Stage, count};
+use crate::connections::Purpose;
 use crate::error::{Error, Result};
 use crate::failure::{Failure, HandlerResult};
 use crate::handler::{Run, Work};
 use crate::sight;
 use crate::store::{Changed, Connection, Finish, Then, Transacted};
-use crate::timers::Purpose;
 
 /// Starts the finisher, and a handler thread for each kind. The others are started when they are needed.
 pub(super) fn start(shared: &Arc<Shared>) -> Result<()> {
@@ -117,7 +117,7 @@ fn write_start(shared: &Shared, job: &Job) -> bool {
     let run = job.timer.run();
     while shared.await_turn(Part::Handlers) && job.tenure.is_current() && !shared.is_stopping() {
         let start = |connection: &mut dyn Connection| connection.start(run, job.timer.attempts);
-        let started = shared.timers.lend(Purpose::Call, start);
+        let started = shared.timers.lend(Purpose::Worker, start);
         match started {
             Ok(true) => {
                 shared.has_worked(Part::Handlers);
@@ -130,7 +130,7 @@ fn write_start(shared: &Shared, job: &Job) -> bool {
             }
             // Somebody is about to change it. It is claimed again after that, and this thread is free for others.
             Err(Error::Busy) => break,
-            Err(error @ Error::Unreachable(_)) => shared.has_failed(Part::Handlers, &error),
+            Err(error) if error.is_of_the_connection() => shared.has_failed(Part::Handlers, &error),
             // Its lease is left to end, as that of an outcome which is refused.
             Err(error) => {
                 shared.report(&error);
@@ -205,7 +205,10 @@ fn transact(shared: &Shared, job: &Job, limit: Duration, run: Run<'_>) -> Ended 
             .lend(Purpose::Handler, |connection| connection.transact(&finish, limit, &mut work));
         match transacted {
             // A connection that was lost while nobody used it is no failure of the handler.
-            Err(error @ (Error::Unreachable(_) | Error::Busy)) if work.result.is_none() => {
+            Err(error)
+                if work.result.is_none()
+                    && (error.is_of_the_connection() || matches!(error, Error::Busy)) =>
+            {
                 shared.has_failed(Part::Handlers, &error);
             }
             other => break other,
@@ -213,7 +216,7 @@ fn transact(shared: &Shared, job: &Job, limit: Duration, run: Run<'_>) -> Ended 
     };
     match &transacted {
         Ok(_) => shared.has_worked(Part::Handlers),
-        Err(error @ Error::Unreachable(_)) => shared.has_failed(Part::Handlers, error),
+        Err(error) if error.is_of_the_connection() => shared.has_failed(Part::Handlers, error),
         Err(error) => shared.report(error),
     }
     match transacted {
@@ -296,7 +299,7 @@ fn expect_next(shared: &Shared, kind: usize, then: &Then) {
 
 /// Writes outcomes, all that have gathered at once.
 fn finisher(shared: &Arc<Shared>) {
-    let mut finisher = Finisher { shared, connection: None, later: Vec::new() };
+    let mut finisher = Finisher { shared, later: Vec::new() };
     loop {
         let mut state = shared.state();
         while state.outcomes.is_empty() {
@@ -328,7 +331,6 @@ const MOST_REFUSALS: u32 = 5;
 
 struct Finisher<'a> {
     shared: &'a Shared,
-    connection: Option<Box<dyn Connection>>,
     /// Outcomes of timers that other transactions hold.
     later: Vec<Finish>,
 }
@@ -346,7 +348,7 @@ impl Finisher<'_> {
                     self.shared.has_worked(Part::Finisher);
                     return self.are_written(outcomes, &finished, was_sent);
                 }
-                Err(error @ (Error::Unreachable(_) | Error::Busy)) => {
+                Err(error) if error.is_of_the_connection() || matches!(error, Error::Busy) => {
                     self.shared.has_failed(Part::Finisher, &error);
                 }
                 Err(_) if outcomes.len() > 1 => {
@@ -368,12 +370,12 @@ impl Finisher<'_> {
     }
 
     /// Sets `was_sent` if it fails after it has sent the outcomes.
-    fn try_write(&mut self, outcomes: &[Finish], was_sent: &mut bool) -> Result<Changed> {
-        let mut connected = self.shared.timers.connected(self.connection.take())?;
-        let finished = connected.finish(outcomes);
-        *was_sent |= finished.is_err();
-        self.connection = Some(connected).filter(|_| finished.is_ok());
-        finished
+    fn try_write(&self, outcomes: &[Finish], was_sent: &mut bool) -> Result<Changed> {
+        self.shared.timers.lend(Purpose::Worker, |connection| {
+            let finished = connection.finish(outcomes);
+            *was_sent |= finished.is_err();
+            finished
+        })
     }
 
     /// Forgets runs of which the outcome was written, or that were another's. If the outcomes were sent before, an outcome

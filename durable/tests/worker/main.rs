@@ -2,6 +2,7 @@
 //!
 //! The time here is the database's, so these tests wait for real. What can be waited for is waited for, and not slept.
 
+mod calls;
 #[path = "../../../tests/common/mod.rs"]
 mod common;
 #[path = "../common/databases.rs"]
@@ -16,6 +17,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
+use calls::{futures_do_what_the_calls_do, what_a_future_schedules_comes_on_time};
 use common::{PATIENCE, until};
 use databases::{Database, client};
 use tickwheel::{Precision, Scheduler};
@@ -1219,6 +1221,8 @@ on_both! {
     batches_and_workers_do_not_deadlock,
     the_longest_times_are_long_and_do_no_harm,
     async_code_may_call_it,
+    futures_do_what_the_calls_do,
+    what_a_future_schedules_comes_on_time,
     failures_are_tried_again_and_dead_in_the_end,
     a_handler_that_never_returns_holds_up_nobody,
     what_waits_behind_a_handler_that_never_returns_runs,
