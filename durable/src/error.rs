@@ -90,6 +90,8 @@ pub enum StopReason {
     Schema(i32),
     /// The scheduler on whose clock it waits was closed.
     SchedulerClosed,
+    /// The runtime of its async handlers is gone: it has dropped one without a poll. Its timers are given back.
+    RuntimeGone,
     /// A thread of the worker itself has panicked. That is a fault of this crate, or of a store.
     Panicked,
 }
@@ -102,6 +104,9 @@ impl fmt::Display for StopReason {
                 write!(f, "the tables need a tickwheel that knows version {oldest}")
             }
             StopReason::SchedulerClosed => f.write_str("its scheduler was closed"),
+            StopReason::RuntimeGone => {
+                f.write_str("the runtime of its async handlers is gone, or refuses them")
+            }
             StopReason::Panicked => f.write_str("one of its own threads has panicked"),
         }
     }

@@ -2,12 +2,16 @@
 
 use std::any::Any;
 use std::fmt;
-use std::sync::Arc;
+use std::future::Future;
+use std::marker::PhantomData;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Waker;
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::failure::{Failure, HandlerResult};
-use crate::panics::caught;
+use crate::panics::{caught, quietly};
 use crate::timer::Timer;
 use tickwheel::Scheduler;
 
@@ -22,6 +26,13 @@ pub(crate) struct Tenure {
     limit: AtomicI64,
     /// The worker has learnt that the timer is another's. Relaxed for the same reason.
     is_over: AtomicBool,
+    /// For a handler that is a future: its time is over, or how to wake it when it is.
+    cut: Mutex<Cut>,
+}
+
+enum Cut {
+    NotYet(Option<Waker>),
+    Done,
 }
 
 impl Tenure {
@@ -33,6 +44,7 @@ impl Tenure {
             until: AtomicI64::new(0),
             limit: AtomicI64::new(i64::MAX),
             is_over: AtomicBool::new(false),
+            cut: Mutex::new(Cut::NotYet(None)),
         };
         tenure.extend(until);
         Arc::new(tenure)
@@ -56,6 +68,29 @@ impl Tenure {
         self.is_over.store(true, Ordering::Relaxed);
     }
 
+    /// The time of the handler is over. If it is a future, it is polled once more, and then dropped. Nothing is locked.
+    pub(crate) fn cut(&self) {
+        let before = std::mem::replace(&mut *self.lock_cut(), Cut::Done);
+        if let Cut::NotYet(Some(waker)) = before {
+            quietly(|| waker.wake());
+        }
+    }
+
+    /// Returns true if the time is over, and otherwise keeps the waker until it is.
+    pub(crate) fn is_cut(&self, waker: &Waker) -> bool {
+        let waker = waker.clone(); // the user's code, so nothing is locked, here and below
+        let mut cut = self.lock_cut();
+        let Cut::NotYet(known) = &mut *cut else { return true };
+        let before = known.replace(waker);
+        drop(cut);
+        drop(before);
+        false
+    }
+
+    fn lock_cut(&self) -> std::sync::MutexGuard<'_, Cut> {
+        self.cut.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(crate) fn is_current(&self) -> bool {
         let now = self.micros(self.scheduler.now());
         !self.is_over.load(Ordering::Relaxed)
@@ -69,14 +104,20 @@ impl Tenure {
     }
 }
 
-/// One attempt at one timer, as its handler sees it.
+/// One attempt at one timer, as its handler sees it. An async handler owns it: a `Run<'static>`.
 pub struct Run<'a> {
-    pub(crate) timer: &'a Timer,
-    pub(crate) max_attempts: u32,
-    pub(crate) tenure: &'a Tenure,
+    timer: Arc<Timer>,
+    tenure: Arc<Tenure>,
+    max_attempts: u32,
+    handler: PhantomData<&'a ()>,
 }
 
 impl Run<'_> {
+    pub(crate) fn new(timer: &Arc<Timer>, tenure: &Arc<Tenure>, max_attempts: u32) -> Self {
+        let (timer, tenure) = (Arc::clone(timer), Arc::clone(tenure));
+        Run { timer, tenure, max_attempts, handler: PhantomData }
+    }
+
     /// Returns the timer's kind.
     pub fn kind(&self) -> &str {
         &self.timer.kind
@@ -131,7 +172,7 @@ impl Run<'_> {
 
     /// Returns the timer as it stands in the store once this attempt is counted.
     pub fn timer(&self) -> &Timer {
-        self.timer
+        &self.timer
     }
 
     /// Returns false if this run has taken too long, or its lease has ended, or its timer was replaced or cancelled, as
@@ -145,7 +186,7 @@ impl Run<'_> {
 impl fmt::Debug for Run<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Run")
-            .field("timer", self.timer)
+            .field("timer", &self.timer)
             .field("is_current", &self.is_current())
             .finish_non_exhaustive()
     }
@@ -156,11 +197,15 @@ impl fmt::Debug for Run<'_> {
 type InSqlite = dyn Fn(&Run<'_>, &rusqlite::Transaction<'_>) -> HandlerResult + Send + Sync;
 #[cfg(feature = "postgres")]
 type InPostgres = dyn Fn(&Run<'_>, &mut postgres::Transaction<'_>) -> HandlerResult + Send + Sync;
+/// The future of an async handler.
+pub(crate) type HandlerFuture = Pin<Box<dyn Future<Output = HandlerResult> + Send>>;
+type Async = dyn Fn(Run<'static>) -> HandlerFuture + Send + Sync;
 type InAny = dyn Fn(&Run<'_>, &mut dyn Any) -> HandlerResult + Send + Sync;
 
 /// The handler of a kind.
 pub(crate) enum Handler {
     Plain(Box<dyn Fn(&Run<'_>) -> HandlerResult + Send + Sync>),
+    Async(Box<Async>),
     #[cfg(feature = "sqlite")]
     Sqlite(Box<InSqlite>),
     #[cfg(feature = "postgres")]
@@ -170,7 +215,11 @@ pub(crate) enum Handler {
 
 impl Handler {
     pub(crate) fn is_transactional(&self) -> bool {
-        !matches!(self, Handler::Plain(_))
+        !matches!(self, Handler::Plain(_) | Handler::Async(_))
+    }
+
+    pub(crate) fn is_async(&self) -> bool {
+        matches!(self, Handler::Async(_))
     }
 
     /// Calls a plain handler. Its panic is a failure.

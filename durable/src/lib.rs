@@ -156,6 +156,9 @@
 //!
 //! The calls of [`Timers`] wait for the database. In a runtime's own thread they work too, but hold that thread up.
 //!
+//! A handler may be a future on a runtime of yours: [`WorkerBuilder::handle_async`]. It is bounded by a number of runs, and
+//! not of threads, and is dropped when its time limit is over. [`Worker::stopped`] waits for the end of a worker as a future.
+//!
 //! At most ten calls have a connection at the same time ([`OpenOptions::max_connections`]). Others wait, also while the server
 //! has no room for another client, and fail with [`Error::TooManyClients`] after ten seconds.
 //!

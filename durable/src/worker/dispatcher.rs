@@ -365,10 +365,11 @@ impl Dispatcher<'_> {
         }
         held.stage = Stage::Settled;
         held.tenure.end();
-        let (kind, timer) = (held.kind, Arc::clone(&held.timer));
+        let (kind, timer, tenure) = (held.kind, Arc::clone(&held.timer), Arc::clone(&held.tenure));
         state.lines[kind].stuck += 1;
-        let is_alive = shared.threads_of(&state.lines[kind]) > 0;
-        let is_replaced = is_alive && !state.is_stopping();
+        let is_alive = shared.width_of(kind, &state.lines[kind]) > 0;
+        let is_async = shared.kinds[kind].handler.is_async();
+        let is_replaced = is_alive && !is_async && !state.is_stopping();
         drop(state);
         count(&shared.counters.timed_out, 1);
         let failure = Failure::new("it took longer than its time limit");
@@ -386,6 +387,7 @@ impl Dispatcher<'_> {
             shared.settle(&mut state, finish);
         }
         drop(state);
+        tenure.cut();
         if is_replaced {
             runner::start_another(shared, kind);
         } else if !is_alive {

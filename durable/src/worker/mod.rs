@@ -1,6 +1,7 @@
 //! Workers: [`WorkerBuilder`], [`Worker`] and its [`WorkerStats`]. What its threads do is told in `shared.rs`.
 
 mod dispatcher;
+mod futures;
 mod listener;
 mod outage;
 mod outcome;
@@ -9,8 +10,11 @@ mod shared;
 
 use std::any::Any;
 use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
 use self::shared::{Kind, Settings};
@@ -52,6 +56,56 @@ impl WorkerBuilder {
         handler: impl Fn(&Run<'_>) -> HandlerResult + Send + Sync + 'static,
     ) -> WorkerBuilder {
         self.add(kind.into(), Handler::Plain(Box::new(handler)))
+    }
+
+    /// Registers a handler that is a future. The worker gives it to a runtime, which [`spawn_with`](WorkerBuilder::spawn_with)
+    /// names, and no thread waits for it. How many run at the same time: [`async_runs`](WorkerBuilder::async_runs). Each run is
+    /// **at-least-once**, as that of [`handle`](WorkerBuilder::handle).
+    ///
+    /// A future that exceeds its time limit is dropped at its next wake-up, and its run has failed. So has that of a future
+    /// which panics, or which its runtime drops. A runtime that drops a future before the first poll is gone, so the worker
+    /// gives back its timers and stops with [`StopReason::RuntimeGone`].
+    ///
+    /// ```
+    /// # #[cfg(feature = "sqlite")] {
+    /// use std::time::Duration;
+    /// use tickwheel::Scheduler;
+    /// use tickwheel_durable::{AsyncTimers, NewTimer};
+    ///
+    /// # let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+    /// # runtime.block_on(async {
+    /// let timers = AsyncTimers::open("sqlite::memory:").await?;
+    /// let handle = tokio::runtime::Handle::current();
+    /// # let (tell, told) = tokio::sync::oneshot::channel();
+    /// # let tell = std::sync::Mutex::new(Some(tell));
+    /// let worker = timers
+    ///     .worker()
+    ///     .spawn_with(move |run| drop(handle.spawn(run)))
+    ///     .handle_async("mail", move |run| {
+    /// #       let tell = tell.lock().unwrap().take();
+    ///         async move {
+    ///             // The mail server is awaited here.
+    /// #           tell.unwrap().send(run.key().to_owned()).unwrap();
+    ///             Ok(())
+    ///         }
+    ///     })
+    ///     .async_runs(100)
+    ///     .start(Scheduler::global())?;
+    /// timers.schedule(&NewTimer::new("mail", "4711", Duration::ZERO)).await?;
+    /// # assert_eq!(told.await.unwrap(), "4711");
+    /// worker.stop(Duration::ZERO);
+    /// worker.stopped().await;
+    /// # Ok::<(), tickwheel_durable::Error>(())
+    /// # })?;
+    /// # }
+    /// # Ok::<(), tickwheel_durable::Error>(())
+    /// ```
+    pub fn handle_async<F: Future<Output = HandlerResult> + Send + 'static>(
+        self,
+        kind: impl Into<String>,
+        handler: impl Fn(Run<'static>) -> F + Send + Sync + 'static,
+    ) -> WorkerBuilder {
+        self.add(kind.into(), Handler::Async(Box::new(move |run| Box::pin(handler(run)))))
     }
 
     /// Registers a handler that does its work in a transaction of the timers' own database. Its writes, and the end of the
@@ -99,7 +153,9 @@ impl WorkerBuilder {
     }
 
     fn add(mut self, name: String, handler: Handler) -> WorkerBuilder {
-        self.kinds.push(Kind { name, handler, retry: None, time_limit: None });
+        let kind =
+            Kind { name, handler, retry: None, time_limit: None, async_runs: None, spawn: None };
+        self.kinds.push(kind);
         self
     }
 
@@ -127,10 +183,36 @@ impl WorkerBuilder {
         self
     }
 
-    /// Sets how many handlers of each kind may run at the same time. By default 4. Each kind has its own threads, so a kind
+    /// Sets how many handlers of each kind may run at the same time, but for async ones. By default 4. Each kind has its own threads, so a kind
     /// that is slow makes no other one late. They are started when they are needed.
     pub fn threads(mut self, threads: usize) -> WorkerBuilder {
         self.settings.threads = threads.max(1);
+        self
+    }
+
+    /// Sets how many runs of an async handler may be under way at the same time: of the kind that was registered last, or
+    /// before any, of all kinds. By default 64. Further timers wait for one of them.
+    pub fn async_runs(mut self, runs: usize) -> WorkerBuilder {
+        match self.kinds.last_mut() {
+            Some(kind) => kind.async_runs = Some(runs.max(1)),
+            None => self.settings.async_runs = runs.max(1),
+        }
+        self
+    }
+
+    /// Sets what runs the futures of async handlers: those of the kind that was registered last, or before any, of all kinds.
+    /// It should return at once, and the future should be polled soon.
+    ///
+    /// It is called on a thread of the worker, where no runtime is in sight. So give it the runtime's handle. For tokio that is
+    /// `move |run| drop(handle.spawn(run))`, with `handle = tokio::runtime::Handle::current()`.
+    pub fn spawn_with(
+        mut self,
+        spawn: impl Fn(Pin<Box<dyn Future<Output = ()> + Send>>) + Send + Sync + 'static,
+    ) -> WorkerBuilder {
+        match self.kinds.last_mut() {
+            Some(kind) => kind.spawn = Some(Arc::new(spawn)),
+            None => self.settings.spawn = Some(Arc::new(spawn)),
+        }
         self
     }
 
@@ -282,7 +364,7 @@ impl WorkerBuilder {
     fn check(&self) -> Result<()> {
         let has = self.timers.store().transactions();
         let needs = |handler: &Handler| match handler {
-            Handler::Plain(_) => None,
+            Handler::Plain(_) | Handler::Async(_) => None,
             #[cfg(feature = "sqlite")]
             Handler::Sqlite(_) => Some(Transactions::Sqlite),
             #[cfg(feature = "postgres")]
@@ -294,6 +376,15 @@ impl WorkerBuilder {
         if let Some(kind) = misfit {
             return Err(Error::Invalid(format!(
                 "the handler of {:?} works in another type of transaction than the store has: register it with `handle`",
+                kind.name
+            )));
+        }
+        let is_without = |kind: &&Kind| kind.handler.is_async() && kind.spawn.is_none();
+        if let Some(kind) =
+            self.kinds.iter().find(is_without).filter(|_| self.settings.spawn.is_none())
+        {
+            return Err(Error::Invalid(format!(
+                "the handler of {:?} is async, and nothing runs its futures: set `spawn_with`",
                 kind.name
             )));
         }
@@ -381,6 +472,17 @@ impl Worker {
     /// ```
     pub fn wait(&self, timeout: Duration) -> Option<StopReason> {
         self.shared.await_end(timeout).then(|| self.stop_reason()).flatten()
+    }
+
+    /// Waits until it has stopped, as [`wait`](Worker::wait) does, as a future. Returns why.
+    ///
+    /// In async code, `worker.stop(Duration::ZERO)` tells it to stop without waiting for its handlers, which may need the
+    /// thread that would wait.
+    pub async fn stopped(&self) -> StopReason {
+        std::future::poll_fn(|context| {
+            self.shared.poll_end(context.waker()).map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
     }
 
     /// Returns the name under which it claims timers.

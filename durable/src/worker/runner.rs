@@ -2,8 +2,9 @@
 
 use std::collections::HashSet;
 use std::sync::{Arc, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
+use super::futures;
 use super::outage::{Part, gap};
 use super::shared::{ALONE, Cause, Job, Shared, Stage, count};
 use crate::connections::Purpose;
@@ -29,8 +30,13 @@ fn start_handler(shared: &Arc<Shared>, kind: usize) -> Result<()> {
     shared.state().lines[kind].handlers += 1;
     let started = shared.spawn("handler", move |shared| {
         while let Some(job) = next_job(shared, kind) {
-            if let Some(limit) = begin(shared, &job) {
-                run(shared, &job, limit);
+            let begun = begin(shared, &job);
+            let is_async = shared.kinds[kind].handler.is_async();
+            match begun {
+                Some(_) if is_async => futures::launch(shared, job),
+                Some(limit) => run(shared, &job, limit),
+                None if is_async => shared.has_landed(kind),
+                None => {}
             }
         }
     });
@@ -53,6 +59,7 @@ fn next_job(shared: &Shared, kind: usize) -> Option<Job> {
         }
         let wait = match line.jobs.front() {
             None => LONG,
+            Some(_) if !shared.has_room_for_another(kind, line) => LONG,
             // It starts when the worker has nothing else, or has waited for that (ATTEMPT-3).
             Some(job) if job.is_suspected && state.runs.len() > 1 => {
                 state.alone.map_or(Duration::ZERO, |alone| {
@@ -62,8 +69,10 @@ fn next_job(shared: &Shared, kind: usize) -> Option<Job> {
             Some(_) => Duration::ZERO,
         };
         if wait.is_zero() {
-            let job = state.lines[kind].jobs.pop_front();
+            let line = &mut state.lines[kind];
+            let job = line.jobs.pop_front();
             if job.is_some() {
+                line.in_flight += usize::from(shared.kinds[kind].handler.is_async());
                 return job;
             }
         }
@@ -155,7 +164,7 @@ fn settle(shared: &Shared, job: &Job, then: Then) {
 }
 
 /// What became of a handler.
-enum Ended {
+pub(super) enum Ended {
     /// It has returned, and this is to be written.
     Returned(HandlerResult),
     /// What it has done is committed, and the timer is what this says.
@@ -166,16 +175,22 @@ enum Ended {
     NotCalled,
 }
 
-fn run(shared: &Shared, job: &Job, limit: Duration) {
+/// The handler of a job is called. Returns when.
+pub(super) fn has_started(shared: &Shared, job: &Job) -> Instant {
     let started = shared.scheduler.now();
     let late = shared.clock().time(started).duration_since(job.woke).unwrap_or_default();
     let late_micros = u64::try_from(late.as_micros()).unwrap_or(u64::MAX);
     shared.counters.max_lateness.fetch_max(late_micros, std::sync::atomic::Ordering::Relaxed);
+    sight::started(&job.timer, late);
+    started
+}
+
+fn run(shared: &Shared, job: &Job, limit: Duration) {
+    let started = has_started(shared, job);
     let kind = &shared.kinds[job.kind];
     let max_attempts = shared.max_attempts(job.kind, &job.timer);
-    sight::started(&job.timer, late);
-    let run = Run { timer: &job.timer, max_attempts, tenure: &job.tenure };
-    let ended = sight::in_span(&job.timer, || {
+    let run = Run::new(&job.timer, &job.tenure, max_attempts);
+    let ended = sight::span(&job.timer).enter(|| {
         if kind.handler.is_transactional() {
             transact(shared, job, limit, run)
         } else {
@@ -240,7 +255,7 @@ fn transact(shared: &Shared, job: &Job, limit: Duration, run: Run<'_>) -> Ended 
 }
 
 /// Settles a run whose handler has returned, unless its time was over before (LEASE-2).
-fn end(shared: &Shared, job: &Job, ended: Ended, took: Duration) {
+pub(super) fn end(shared: &Shared, job: &Job, ended: Ended, took: Duration) {
     let fence = job.timer.fence;
     // A rule is the user's, so it is asked while nothing is locked.
     let then = match &ended {

@@ -2,6 +2,7 @@
 //!
 //! The time here is the database's, so these tests wait for real. What can be waited for is waited for, and not slept.
 
+mod async_handlers;
 mod calls;
 #[path = "../../../tests/common/mod.rs"]
 mod common;
@@ -17,6 +18,9 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
+use async_handlers::{
+    a_panic_of_an_async_handler_is_a_failure, async_handlers_run_at_the_same_time_up_to_a_bound,
+};
 use calls::{futures_do_what_the_calls_do, what_a_future_schedules_comes_on_time};
 use common::{PATIENCE, until};
 use databases::{Database, client};
@@ -1146,6 +1150,7 @@ fn what_a_worker_cannot_be_is_said(database: &Database<'_>) {
     invalid(timers.worker().handle_in_transaction("mail", |_, _| Ok(())));
     invalid(timers.worker().handle("mail", |_| Ok(())).handle("mail", |_| Ok(())));
     invalid(timers.worker().handle("mail", |_| Ok(())).name("a\0b"));
+    invalid(timers.worker().handle_async("mail", async |_| Ok(())));
     invalid(if database.is_sqlite() {
         timers.worker().handle_in_postgres("mail", |_, _| Ok(()))
     } else {
@@ -1223,6 +1228,8 @@ on_both! {
     async_code_may_call_it,
     futures_do_what_the_calls_do,
     what_a_future_schedules_comes_on_time,
+    async_handlers_run_at_the_same_time_up_to_a_bound,
+    a_panic_of_an_async_handler_is_a_failure,
     failures_are_tried_again_and_dead_in_the_end,
     a_handler_that_never_returns_holds_up_nobody,
     what_waits_behind_a_handler_that_never_returns_runs,
