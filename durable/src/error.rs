@@ -57,7 +57,7 @@ pub enum Error {
     /// A payload is not the JSON of the type that was asked for, or a value has no JSON.
     #[cfg(feature = "serde")]
     #[error("the payload and its type do not fit: {0}")]
-    Json(#[from] serde_json::Error),
+    Json(#[source] Box<dyn StdError + Send + Sync>),
 }
 
 impl Error {
@@ -73,6 +73,11 @@ impl Error {
 }
 
 impl Error {
+    #[cfg(feature = "serde")]
+    pub(crate) fn json(error: serde_json::Error) -> Error {
+        Error::Json(error.into())
+    }
+
     /// Returns true if there was no connection, or it was lost. So another one may do.
     pub(crate) fn is_of_the_connection(&self) -> bool {
         matches!(self, Error::Unreachable(_) | Error::TooManyClients(_))

@@ -1,6 +1,6 @@
 //! What a handler is called with: [`Run`], and [`Work`] for one in a transaction.
 
-use std::any::Any;
+use std::any::{Any, TypeId};
 use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
@@ -12,6 +12,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crate::failure::{Failure, HandlerResult};
 use crate::panics::{caught, quietly};
+use crate::store::{AnyTransaction, TransactionType};
 use crate::timer::Timer;
 use tickwheel::Scheduler;
 
@@ -140,7 +141,7 @@ impl Run<'_> {
     /// [`Error::Json`](crate::Error::Json) if the payload is something else.
     #[cfg(feature = "serde")]
     pub fn json<T: serde::de::DeserializeOwned>(&self) -> crate::Result<T> {
-        Ok(serde_json::from_slice(&self.timer.payload)?)
+        serde_json::from_slice(&self.timer.payload).map_err(crate::Error::json)
     }
 
     /// Returns when this run was due, by the database's clock. A later attempt was due then too.
@@ -192,34 +193,41 @@ impl fmt::Debug for Run<'_> {
     }
 }
 
-/// A handler that gets something to work in, beside the run.
-#[cfg(feature = "sqlite")]
-type InSqlite = dyn Fn(&Run<'_>, &rusqlite::Transaction<'_>) -> HandlerResult + Send + Sync;
-#[cfg(feature = "postgres")]
-type InPostgres = dyn Fn(&Run<'_>, &mut postgres::Transaction<'_>) -> HandlerResult + Send + Sync;
 /// The future of an async handler.
 pub(crate) type HandlerFuture = Pin<Box<dyn Future<Output = HandlerResult> + Send>>;
 type Async = dyn Fn(Run<'static>) -> HandlerFuture + Send + Sync;
-type InAny = dyn Fn(&Run<'_>, &mut dyn Any) -> HandlerResult + Send + Sync;
+
+/// A handler for one type of transaction.
+type InTransaction<T> =
+    dyn Fn(&Run<'_>, &mut <T as TransactionType>::Transaction<'_>) -> HandlerResult + Send + Sync;
+struct For<T: TransactionType + ?Sized>(Box<InTransaction<T>>);
 
 /// The handler of a kind.
 pub(crate) enum Handler {
     Plain(Box<dyn Fn(&Run<'_>) -> HandlerResult + Send + Sync>),
     Async(Box<Async>),
-    #[cfg(feature = "sqlite")]
-    Sqlite(Box<InSqlite>),
-    #[cfg(feature = "postgres")]
-    Postgres(Box<InPostgres>),
-    Other(Box<InAny>),
+    /// The type of transaction, and the handler [`For`] it.
+    InTransaction(TypeId, Box<dyn Any + Send + Sync>),
 }
 
 impl Handler {
-    pub(crate) fn is_transactional(&self) -> bool {
-        !matches!(self, Handler::Plain(_) | Handler::Async(_))
+    pub(crate) fn in_transaction<T: TransactionType + ?Sized>(
+        handle: impl Fn(&Run<'_>, &mut T::Transaction<'_>) -> HandlerResult + Send + Sync + 'static,
+    ) -> Handler {
+        Handler::InTransaction(TypeId::of::<T>(), Box::new(For::<T>(Box::new(handle))))
+    }
+
+    /// Returns the type of transaction that it works in.
+    pub(crate) fn transaction_type(&self) -> Option<TypeId> {
+        if let Handler::InTransaction(of, _) = self { Some(*of) } else { None }
     }
 
     pub(crate) fn is_async(&self) -> bool {
         matches!(self, Handler::Async(_))
+    }
+
+    pub(crate) fn is_transactional(&self) -> bool {
+        self.transaction_type().is_some()
     }
 
     /// Calls a plain handler. Its panic is a failure.
@@ -248,31 +256,27 @@ impl Work<'_> {
         self.start
     }
 
-    /// Calls the handler with a transaction of SQLite. Returns true if the transaction is to be committed.
-    #[cfg(feature = "sqlite")]
-    pub fn with_sqlite(&mut self, transaction: &rusqlite::Transaction<'_>) -> bool {
-        let Handler::Sqlite(handle) = self.handler else { return self.does_not_fit() };
-        let result = caught(|| handle(&self.run, transaction));
+    /// Calls the handler with a transaction of this type. Returns true if the transaction is to be committed.
+    pub fn within<T: TransactionType + ?Sized>(
+        &mut self,
+        transaction: &mut T::Transaction<'_>,
+    ) -> bool {
+        let result = match self.handler {
+            Handler::InTransaction(_, handle) => match handle.downcast_ref::<For<T>>() {
+                Some(For(handle)) => caught(|| handle(&self.run, transaction)),
+                None => Err(Failure::new("the handler is for another type of transaction")),
+            },
+            Handler::Plain(_) | Handler::Async(_) => {
+                Err(Failure::new("the handler is for no transaction"))
+            }
+        };
         self.ends_with(result)
     }
 
-    /// Calls the handler with a transaction of PostgreSQL. Returns true if the transaction is to be committed.
-    #[cfg(feature = "postgres")]
-    pub fn with_postgres(&mut self, transaction: &mut postgres::Transaction<'_>) -> bool {
-        let Handler::Postgres(handle) = self.handler else { return self.does_not_fit() };
-        let result = caught(|| handle(&self.run, transaction));
-        self.ends_with(result)
-    }
-
-    /// Calls the handler with a transaction of another store. Returns true if the transaction is to be committed.
-    pub fn with(&mut self, transaction: &mut dyn Any) -> bool {
-        let Handler::Other(handle) = self.handler else { return self.does_not_fit() };
-        let result = caught(|| handle(&self.run, transaction));
-        self.ends_with(result)
-    }
-
-    fn does_not_fit(&mut self) -> bool {
-        self.ends_with(Err(Failure::new("the handler is for another type of transaction")))
+    /// Calls the handler with a transaction of which only the store and the handler know the type:
+    /// [`within`](Work::within) an [`AnyTransaction`].
+    pub fn with(&mut self, transaction: &mut AnyTransaction) -> bool {
+        self.within::<AnyTransaction>(transaction)
     }
 
     /// Turns a success into a failure, before the commit.

@@ -177,7 +177,8 @@
 //! [`Store`], [`Connection`] and [`Table`] are public, and the workers use nothing else. A store needs one clock that all
 //! processes share, an atomic way to take a row that nobody else has, a number that only grows, and durable writes.
 //! MySQL 8 has all of it (`SKIP LOCKED`), and needs polling, because it tells nobody of news. Redis needs scripts, and its
-//! durability is what its settings make it. The contract is STORE-1 to STORE-7 in `src/store.rs`, and
+//! durability is what its settings make it. Handlers get whatever type of transaction the store has ([`TransactionType`],
+//! [`WorkerBuilder::handle_in`]). The contract is STORE-1 to STORE-7 in `src/store.rs`, and
 //! `tests/store.rs` checks it.
 //!
 //! The page [`design`] tells how the crate works inside.
@@ -213,7 +214,8 @@ pub use failure::{Failure, HandlerResult, Retry};
 pub use handler::{Run, Work};
 pub use store::{
     AnyTransaction, Changed, Claim, Claimed, ClaimedTimer, Connection, Existing, Finish, Listener,
-    Look, MOST_BYTES, News, RunId, SCHEMA_VERSION, Store, Table, Then, Transacted, Transactions,
+    Look, MOST_BYTES, News, RunId, SCHEMA_VERSION, Store, Table, Then, Transacted, TransactionType,
+    Transactions,
 };
 pub use timer::{
     Filter, KindCounts, LONGEST_KEY, LONGEST_KIND, NewTimer, Repetition, Scheduled, State, Timer,

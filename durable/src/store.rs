@@ -1,7 +1,9 @@
 //! What a database has to offer: the traits [`Store`], [`Connection`], [`Table`] and [`Listener`].
 //!
-//! The [workers](crate::Worker) are written against these traits alone. `sqlite.rs` and `postgres.rs` implement them,
-//! and a crate of your own may do the same for another database. What an implementation must keep:
+//! The [workers](crate::Worker) are written against these traits alone. `sqlite` and `postgres` implement them,
+//! and a crate of your own may do the same for another database. For that, nothing here names a client: the type of
+//! transaction is the store's ([`TransactionType`]), and what is passed in and out may get new fields, so it has constructors.
+//! What an implementation must keep:
 //!
 //! - STORE-1 All times are those of one clock, the database's. A timer is given out by `claim` only if its `wake` has
 //!   come by that clock, read when the claim was made or before.
@@ -17,7 +19,7 @@
 //! - STORE-7 A timer whose lease has ended without an outcome is suspected: its handler may have killed the process. It is
 //!   claimed by itself, and never together with others.
 
-use std::any::Any;
+use std::any::{Any, TypeId};
 use std::time::{Duration, SystemTime};
 
 use crate::error::Result;
@@ -32,6 +34,7 @@ pub const MOST_BYTES: usize = 16 << 20;
 
 /// What to do if the kind has a timer with the same key already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Existing {
     /// The new timer takes its place. If a run of the old one is in progress, its outcome is ignored.
     Replace,
@@ -123,22 +126,67 @@ pub trait Store: Send + Sync + 'static {
 
     /// Returns which transactions [`Connection::transact`] gives to a handler.
     fn transactions(&self) -> Transactions {
-        Transactions::None
+        Transactions::none()
     }
 }
 
-/// The type of transaction that handlers may do their work in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Transactions {
-    /// None: each run is at-least-once.
-    None,
-    /// A `rusqlite::Transaction`.
-    Sqlite,
-    /// A `postgres::Transaction`.
-    Postgres,
-    /// Something that only the store and the handler know.
-    Other,
+/// A type of transaction that handlers may do their work in. A store gives such a transaction to [`Work::within`], and
+/// [`WorkerBuilder::handle_in`](crate::WorkerBuilder::handle_in) takes handlers for it.
+///
+/// The types of this crate's stores are `rusqlite::Transaction<'static>` and `postgres::Transaction<'static>`. A store of your own
+/// names its own type, and neither it nor its users need anything of this crate for that:
+///
+/// ```
+/// use tickwheel_durable::{TransactionType, WorkerBuilder};
+///
+/// /// A transaction of the database `Ledger`, as its client has it.
+/// pub struct LedgerTransaction<'a> {
+///     lines: &'a mut Vec<String>,
+/// }
+///
+/// impl TransactionType for LedgerTransaction<'static> {
+///     type Transaction<'a> = LedgerTransaction<'a>;
+/// }
+///
+/// fn with_handler(worker: WorkerBuilder) -> WorkerBuilder {
+///     worker.handle_in::<LedgerTransaction<'static>>("pay", |run, transaction| {
+///         transaction.lines.push(run.key().to_owned());
+///         Ok(())
+///     })
+/// }
+/// ```
+pub trait TransactionType: 'static {
+    /// What a handler gets for as long as the transaction lasts.
+    type Transaction<'a>: ?Sized;
+}
+
+/// The types of transaction that handlers may do their work in. None: each run is at-least-once.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Transactions {
+    types: Vec<TypeId>,
+}
+
+impl Transactions {
+    /// Without any.
+    pub fn none() -> Transactions {
+        Transactions::default()
+    }
+
+    /// With this type alone.
+    pub fn of<T: TransactionType + ?Sized>() -> Transactions {
+        Transactions::none().and::<T>()
+    }
+
+    /// With this type too.
+    #[must_use]
+    pub fn and<T: TransactionType + ?Sized>(mut self) -> Transactions {
+        self.types.push(TypeId::of::<T>());
+        self
+    }
+
+    pub(crate) fn have(&self, of: TypeId) -> bool {
+        self.types.contains(&of)
+    }
 }
 
 /// One connection to a store, as workers use it.
@@ -219,8 +267,8 @@ pub trait Connection: Table + Send {
     ///
     /// If [`Work::start`] returns a number, it does what [`start`](Connection::start) does, and commits that. It should hold
     /// what it has to wait for by then: if the process dies before the handler is called, an attempt is lost. Then it begins the
-    /// transaction, and makes the change of `finish`, so that the run is known to be still the caller's. Then it calls one of the
-    /// methods of `work`, and commits if that returns true. If it returns false, the transaction is undone, and the result
+    /// transaction, and makes the change of `finish`, so that the run is known to be still the caller's. Then it calls
+    /// [`Work::within`], and commits if that returns true. If it returns false, the transaction is undone, and the result
     /// is `Undone`. The database should end a transaction in which nothing happens for `limit`, because this process may
     /// hang.
     ///
@@ -257,6 +305,7 @@ pub trait Listener: Send {
 
 /// A timer of this kind wakes at this time.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct News {
     /// The kind. Empty: look at all kinds ([`Connection::announce`]).
     pub kind: String,
@@ -264,8 +313,16 @@ pub struct News {
     pub wake: SystemTime,
 }
 
+impl News {
+    /// A timer of this kind wakes at this time.
+    pub fn new(kind: impl Into<String>, wake: SystemTime) -> News {
+        News { kind: kind.into(), wake }
+    }
+}
+
 /// What [`Connection::look`] has seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Look {
     /// The database's time.
     pub now: SystemTime,
@@ -273,8 +330,16 @@ pub struct Look {
     pub wakes: Vec<(usize, SystemTime)>,
 }
 
+impl Look {
+    /// What was seen at this time of the database.
+    pub fn new(now: SystemTime, wakes: Vec<(usize, SystemTime)>) -> Look {
+        Look { now, wakes }
+    }
+}
+
 /// What to claim, and for whom.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Claim<'a> {
     /// The kind.
     pub kind: &'a str,
@@ -286,8 +351,28 @@ pub struct Claim<'a> {
     pub lease: Duration,
 }
 
+impl<'a> Claim<'a> {
+    /// Claims one timer of a kind, for the worker of this name and a lease of 30 seconds.
+    pub fn new(kind: &'a str, owner: &'a str) -> Claim<'a> {
+        Claim { kind, limit: 1, owner, lease: Duration::from_secs(30) }
+    }
+
+    /// Sets how many it takes at most.
+    #[must_use]
+    pub fn limit(self, limit: u32) -> Claim<'a> {
+        Claim { limit, ..self }
+    }
+
+    /// Sets how long the worker has them.
+    #[must_use]
+    pub fn lease(self, lease: Duration) -> Claim<'a> {
+        Claim { lease, ..self }
+    }
+}
+
 /// What [`Connection::claim`] has taken.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Claimed {
     /// The database's time.
     pub now: SystemTime,
@@ -301,8 +386,16 @@ pub struct Claimed {
     pub next: Option<SystemTime>,
 }
 
+impl Claimed {
+    /// These timers were taken, at this time of the database, and nothing is known of others.
+    pub fn new(now: SystemTime, timers: Vec<ClaimedTimer>) -> Claimed {
+        Claimed { now, timers, more: false, next: None }
+    }
+}
+
 /// A timer that a claim has taken.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct ClaimedTimer {
     /// As it stands in the store after the claim.
     pub timer: Timer,
@@ -312,8 +405,16 @@ pub struct ClaimedTimer {
     pub was_running: bool,
 }
 
+impl ClaimedTimer {
+    /// A timer as it stands in the store after the claim, which woke at this time.
+    pub fn new(timer: Timer, woke: SystemTime, was_running: bool) -> ClaimedTimer {
+        ClaimedTimer { timer, woke, was_running }
+    }
+}
+
 /// One attempt at one timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RunId {
     /// The number of the timer.
     pub id: i64,
@@ -321,8 +422,16 @@ pub struct RunId {
     pub fence: i64,
 }
 
+impl RunId {
+    /// The attempt with this fencing number at the timer with this number.
+    pub fn new(id: i64, fence: i64) -> RunId {
+        RunId { id, fence }
+    }
+}
+
 /// What became of one attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Finish {
     /// The attempt.
     pub run: RunId,
@@ -333,8 +442,16 @@ pub struct Finish {
     pub then: Then,
 }
 
+impl Finish {
+    /// What became of an attempt, the `attempts`-th of its run of the timer.
+    pub fn new(run: RunId, attempts: u32, then: Then) -> Finish {
+        Finish { run, attempts, then }
+    }
+}
+
 /// What follows an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Then {
     /// It is done, and the timer is removed.
     Done,
@@ -364,6 +481,7 @@ pub enum Then {
 /// What [`Connection::finish`] or [`Connection::extend`] has changed, by fencing numbers. What is in neither list was not
 /// the caller's any more.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Changed {
     /// Those that are changed.
     pub changed: Vec<i64>,
@@ -371,8 +489,16 @@ pub struct Changed {
     pub busy: Vec<i64>,
 }
 
+impl Changed {
+    /// With these fencing numbers.
+    pub fn new(changed: Vec<i64>, busy: Vec<i64>) -> Changed {
+        Changed { changed, busy }
+    }
+}
+
 /// What became of [`Connection::transact`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Transacted {
     /// The work and what follows it are committed.
     Committed,
@@ -382,5 +508,9 @@ pub enum Transacted {
     Lost,
 }
 
-/// A transaction of a store of your own, as [`Work::with`] gives it to a handler.
+/// A transaction of which only the store and the handler know the type, as [`Work::with`] gives it to a handler.
 pub type AnyTransaction = dyn Any;
+
+impl TransactionType for AnyTransaction {
+    type Transaction<'a> = AnyTransaction;
+}

@@ -40,7 +40,7 @@ fn mail(key: &str, when: impl Into<When>) -> NewTimer {
 }
 
 fn claim_for(connection: &mut dyn Connection, owner: &str, limit: u32, lease: Duration) -> Claimed {
-    connection.claim(&Claim { kind: "mail", limit, owner, lease }).expect("a claim")
+    connection.claim(&Claim::new("mail", owner).limit(limit).lease(lease)).expect("a claim")
 }
 
 fn claim(connection: &mut dyn Connection, limit: u32) -> Claimed {
@@ -53,12 +53,11 @@ fn keys(claimed: &Claimed) -> Vec<&str> {
 
 fn id(claimed: &Claimed, index: usize) -> RunId {
     let timer = &claimed.timers[index].timer;
-    RunId { id: timer.id, fence: timer.fence }
+    timer.run()
 }
 
 fn finish(connection: &mut dyn Connection, run: RunId, then: Then) -> bool {
-    connection.finish(&[Finish { run, attempts: 1, then }]).expect("it is written").changed
-        == [run.fence]
+    connection.finish(&[Finish::new(run, 1, then)]).expect("it is written").changed == [run.fence]
 }
 
 // ----- users ---------------------------------------------------------------------------------
@@ -342,7 +341,7 @@ fn starts_are_counted_and_claims_are_not(database: &Database<'_>) {
         thread::sleep(Duration::from_millis(5)); // the database's clock is a real one
     }
     let last = claim(&mut *connection, 9);
-    let never_started = Finish { run: id(&last, 0), attempts: 3, then: Then::Release };
+    let never_started = Finish::new(id(&last, 0), 3, Then::Release);
     assert_eq!(connection.finish(&[never_started]).expect("written").changed.len(), 1);
     let timer = connection.get("mail", "1").expect("no error").expect("there");
     assert_eq!((timer.state, timer.attempts), (State::Waiting, 3));
@@ -417,7 +416,7 @@ fn a_failed_run_leaves_its_series(database: &Database<'_>) {
         // Of one, the key is there already. Its series goes on all the same.
         let key = if key == "fails" { "tries".to_owned() } else { format!("{key}@0") };
         let then = Then::Split { next, key, retry, error: "no \0 luck".to_owned() };
-        Finish { run: RunId { id, fence }, attempts: 2, then }
+        Finish::new(RunId::new(id, fence), 2, then)
     });
     let outcomes: Vec<_> = outcomes.collect();
     assert_eq!(connection.finish(&outcomes).expect("written").changed.len(), 3);
@@ -446,16 +445,15 @@ fn each_outcome_leaves_its_state(database: &Database<'_>) {
     connection.schedule(&new, Existing::Replace).expect("scheduled");
     let claimed = claim(&mut *connection, 9);
     let next = claimed.now + HOUR;
-    let outcomes = claimed.timers.iter().map(|claimed| Finish {
-        run: RunId { id: claimed.timer.id, fence: claimed.timer.fence },
-        attempts: u32::from(claimed.timer.key != "back"),
-        then: match claimed.timer.key.as_str() {
+    let outcomes = claimed.timers.iter().map(|claimed| {
+        let then = match claimed.timer.key.as_str() {
             "done" => Then::Done,
             "next" => Then::Next(next),
             "retry" => Then::Retry(HOUR, "no \0 luck".to_owned()),
             "dead" => Then::Dead("no".to_owned()),
             _ => Then::Release,
-        },
+        };
+        Finish::new(claimed.timer.run(), u32::from(claimed.timer.key != "back"), then)
     });
     let outcomes: Vec<_> = outcomes.collect();
     assert_eq!(connection.finish(&outcomes).expect("written").changed.len(), 5);
@@ -680,7 +678,7 @@ fn a_later_version_that_allows_it_is_worked_with_and_others_are_refused(database
     assert!(matches!(look, Err(Error::Schema(_))), "{look:?}");
     // And at its next claim, which takes nothing.
     timers.schedule(&mail("2", NOW)).expect("scheduled");
-    let claim = Claim { kind: "mail", limit: 9, owner: "me", lease: HOUR };
+    let claim = Claim::new("mail", "me").limit(9).lease(HOUR);
     let claimed = connection.claim(&claim);
     assert!(matches!(claimed, Err(Error::Schema(version)) if version == later), "{claimed:?}");
     assert_eq!(timers.get("mail", "2").expect("no error").expect("there").state, State::Waiting);

@@ -31,7 +31,9 @@ use self::session::Session;
 pub use self::table::{Within, within};
 use crate::clock::{LATEST, from_micros};
 use crate::error::{Error, Result};
-use crate::store::{Connection, Listener, News, SCHEMA_VERSION, Store, Transactions};
+use crate::store::{
+    Connection, Listener, News, SCHEMA_VERSION, Store, TransactionType, Transactions,
+};
 
 /// The tables, as other programs may use them. The [first page](crate#the-tables) explains them. An empty
 /// schema needs nothing else: `psql -1 -f` with this text does what [`Timers::open`](crate::Timers::open) does.
@@ -228,8 +230,12 @@ impl Store for Postgres {
     }
 
     fn transactions(&self) -> Transactions {
-        Transactions::Postgres
+        Transactions::of::<postgres::Transaction<'static>>()
     }
+}
+
+impl TransactionType for postgres::Transaction<'static> {
+    type Transaction<'a> = postgres::Transaction<'a>;
 }
 
 /// A connection that is told of new timers by the triggers.

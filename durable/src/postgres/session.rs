@@ -274,7 +274,7 @@ impl Connection for Session {
         if finished.changed.is_empty() {
             return Ok(Transacted::Lost); // the drop of the transaction undoes it, here and below
         }
-        if !work.with_postgres(&mut transaction) {
+        if !work.within::<postgres::Transaction<'static>>(&mut transaction) {
             return Ok(Transacted::Undone);
         }
         // After a statement that has failed, the server answers COMMIT with a ROLLBACK, and calls that a success.

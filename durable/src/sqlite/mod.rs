@@ -33,7 +33,7 @@ use self::session::Session;
 pub use self::table::{Within, within};
 use crate::clock::micros;
 use crate::error::{Error, Result};
-use crate::store::{Connection, SCHEMA_VERSION, Store, Transactions};
+use crate::store::{Connection, SCHEMA_VERSION, Store, TransactionType, Transactions};
 
 /// The tables, as other programs may use them. The [first page](crate#the-tables) explains them. An empty
 /// file needs nothing else.
@@ -243,6 +243,10 @@ impl Store for Sqlite {
     }
 
     fn transactions(&self) -> Transactions {
-        Transactions::Sqlite
+        Transactions::of::<Transaction<'static>>()
     }
+}
+
+impl TransactionType for Transaction<'static> {
+    type Transaction<'a> = Transaction<'a>;
 }

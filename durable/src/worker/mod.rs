@@ -8,7 +8,6 @@ mod outcome;
 mod runner;
 mod shared;
 
-use std::any::Any;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -22,7 +21,7 @@ use crate::connections::outside_of_runtimes;
 use crate::error::{Error, Result, StopReason};
 use crate::failure::{Failure, HandlerResult, Retry};
 use crate::handler::{Handler, Run};
-use crate::store::Transactions;
+use crate::store::{AnyTransaction, TransactionType};
 use crate::timer::Timer;
 use crate::timers::Timers;
 use tickwheel::Scheduler;
@@ -119,7 +118,9 @@ impl WorkerBuilder {
         kind: impl Into<String>,
         handler: impl Fn(&Run<'_>, &rusqlite::Transaction<'_>) -> HandlerResult + Send + Sync + 'static,
     ) -> WorkerBuilder {
-        self.add(kind.into(), Handler::Sqlite(Box::new(handler)))
+        self.handle_in::<rusqlite::Transaction<'static>>(kind, move |run, transaction| {
+            handler(run, transaction)
+        })
     }
 
     /// Registers a handler that does its work in a transaction of the timers' own database. Its writes, and the end of the
@@ -140,16 +141,27 @@ impl WorkerBuilder {
         + Sync
         + 'static,
     ) -> WorkerBuilder {
-        self.add(kind.into(), Handler::Postgres(Box::new(handler)))
+        self.handle_in::<postgres::Transaction<'static>>(kind, handler)
     }
 
     /// Registers a handler that gets the transaction of a store of your own. See [`Work::with`](crate::Work::with).
     pub fn handle_in_transaction(
         self,
         kind: impl Into<String>,
-        handler: impl Fn(&Run<'_>, &mut dyn Any) -> HandlerResult + Send + Sync + 'static,
+        handler: impl Fn(&Run<'_>, &mut AnyTransaction) -> HandlerResult + Send + Sync + 'static,
     ) -> WorkerBuilder {
-        self.add(kind.into(), Handler::Other(Box::new(handler)))
+        self.handle_in::<AnyTransaction>(kind, handler)
+    }
+
+    /// Registers a handler that does its work in a transaction of this type, which the store must have
+    /// ([`Store::transactions`](crate::Store::transactions)). Its writes, and the end of the timer, are committed together or not
+    /// at all. So each run is **exactly-once**.
+    pub fn handle_in<T: TransactionType + ?Sized>(
+        self,
+        kind: impl Into<String>,
+        handler: impl Fn(&Run<'_>, &mut T::Transaction<'_>) -> HandlerResult + Send + Sync + 'static,
+    ) -> WorkerBuilder {
+        self.add(kind.into(), Handler::in_transaction::<T>(handler))
     }
 
     fn add(mut self, name: String, handler: Handler) -> WorkerBuilder {
@@ -363,16 +375,9 @@ impl WorkerBuilder {
 
     fn check(&self) -> Result<()> {
         let has = self.timers.store().transactions();
-        let needs = |handler: &Handler| match handler {
-            Handler::Plain(_) | Handler::Async(_) => None,
-            #[cfg(feature = "sqlite")]
-            Handler::Sqlite(_) => Some(Transactions::Sqlite),
-            #[cfg(feature = "postgres")]
-            Handler::Postgres(_) => Some(Transactions::Postgres),
-            Handler::Other(_) => Some(Transactions::Other),
-        };
-        let misfit =
-            self.kinds.iter().find(|kind| needs(&kind.handler).is_some_and(|needs| needs != has));
+        let does_not_fit =
+            |kind: &&Kind| kind.handler.transaction_type().is_some_and(|of| !has.have(of));
+        let misfit = self.kinds.iter().find(does_not_fit);
         if let Some(kind) = misfit {
             return Err(Error::Invalid(format!(
                 "the handler of {:?} works in another type of transaction than the store has: register it with `handle`",

@@ -8,6 +8,7 @@ mod calls;
 mod common;
 #[path = "../common/databases.rs"]
 mod databases;
+mod foreign;
 #[path = "../common/server.rs"]
 mod server;
 mod sight;
