@@ -146,7 +146,9 @@
 //!
 //! A role that schedules needs `INSERT`, `SELECT`, `UPDATE` and `DELETE` on `tickwheel_timers`, `SELECT` on
 //! `tickwheel_schema`, and `USAGE` on the sequence `tickwheel_fence` if it has workers. [`Timers::open`] also creates the
-//! tables, unless they are there. Connections have TLS if you make them: `postgres::Postgres::with_connector`.
+//! tables, unless they are there. With the
+//! feature `native-tls`, connections have TLS as `sslmode` in the address says, as with libpq, and
+//! `postgres::Postgres::with_tls` takes a connector of yours.
 //!
 //! ## In async code
 //!

@@ -1,7 +1,7 @@
 //! Timers in a PostgreSQL database: [`Postgres`], and [`within`] a transaction of yours.
 //!
 //! Any number of processes on any number of machines may share the tables. This file connects, makes the tables and hears
-//! of news. `table.rs` has the statements of the users, `session.rs` those of the workers.
+//! of news. `address.rs` reads addresses. `table.rs` has the statements of the users, `session.rs` those of the workers.
 //!
 //! - PG-1 Every statement reads the time through `tickwheel_now()`, and where it is compared with a column, in a scalar
 //!   subquery. So the time is read once, and the index on `(kind, wake, id)` is used up to it.
@@ -14,19 +14,21 @@
 //!   So no call leaves settings or named statements behind: settings stand in the address, where a pooler refuses them, or
 //!   last for a transaction.
 
+mod address;
 mod session;
 mod table;
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use postgres::error::SqlState;
 use postgres::fallible_iterator::FallibleIterator;
-use postgres::{Client, Config, NoTls, Row};
+use postgres::tls::{MakeTlsConnect, TlsConnect};
+use postgres::{Client, Config, Row, Socket};
 
+use self::address::Address;
 use self::session::Session;
 pub use self::table::{Within, within};
 use crate::clock::{LATEST, from_micros};
@@ -48,9 +50,6 @@ const MAKING_TABLES: i64 = 0x7469_636b_7768;
 /// For how long an answer is awaited on a connection where nothing moves, and how soon a connection is tested.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How our own connections are set, unless each transaction is (PG-4).
-const SETTINGS: &str = "-c lock_timeout=10s -c default_transaction_isolation=read\\ committed";
-
 /// How long a new listener waits for a word of its own.
 const HEARING: Duration = Duration::from_secs(3);
 
@@ -66,40 +65,58 @@ pub struct Postgres {
 impl Postgres {
     /// Names a database by its URL, or by key and value pairs such as `host=/run/postgresql user=me`.
     ///
-    /// Connections have no TLS. For that, give a connector to [`with_connector`](Postgres::with_connector). The tables are
-    /// created in the first schema of the user's search path. The URL may choose another one with
+    /// The tables are created in the first schema of the user's search path. The URL may choose another one with
     /// `?options=-c%20search_path%3Dname`.
+    ///
+    /// With the feature `native-tls`, connections have TLS as `sslmode` says, with libpq's meanings: `disable`; `prefer`, the
+    /// default; `require`, which encrypts, and believes any certificate; `verify-ca`, and `verify-full`, which also compares the
+    /// name of the host. `sslrootcert` is the path of the only root that is believed, as PEM. Otherwise it is the system's.
+    /// For another implementation of TLS, there is [`with_tls`](Postgres::with_tls).
     ///
     /// Through a pooler in transaction mode, such as `PgBouncer`, add `?pgbouncer=true`. It does what
     /// [`pooled`](Postgres::pooled) does.
     ///
     /// # Errors
     ///
-    /// [`Error::Address`] if this is no address.
+    /// [`Error::Address`] if this is no address, or asks for a TLS that there is not.
     pub fn new(address: &str) -> Result<Postgres> {
-        let (address, is_pooled) = without_pooled(address);
-        let mut config = Config::from_str(&address).map_err(|error| {
-            Error::Address(format!("{} is no address", crate::error::with_causes(&error)))
-        })?;
-        if config.get_application_name().is_none() {
-            config.application_name("tickwheel");
-        }
-        if config.get_connect_timeout().is_none() {
-            config.connect_timeout(PATIENCE);
-        }
-        if config.get_tcp_user_timeout().is_none() {
-            config.tcp_user_timeout(PATIENCE).keepalives_idle(PATIENCE);
-        }
-        if !is_pooled {
-            // What the user sets comes last, and counts.
-            let options = [SETTINGS, config.get_options().unwrap_or_default()].join(" ");
-            config.options(&options);
-        }
-        let postgres = Postgres::with_connector(move || config.connect(NoTls));
-        Ok(Postgres { is_pooled, ..postgres })
+        let Address { config, is_pooled, verify } = Address::parse(address)?;
+        #[cfg(feature = "native-tls")]
+        let connector = verify.connector()?;
+        #[cfg(not(feature = "native-tls"))]
+        let connector = verify.none()?;
+        Ok(Postgres { is_pooled, ..Postgres::by(config, connector) })
     }
 
-    /// Connects as this function does, for connections with TLS or with settings of your own.
+    /// Names a database as [`new`](Postgres::new) does, for connections with TLS by a connector of your own, which is used as
+    /// `sslmode` in the address says. What is verified is up to it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Address`] if this is no address.
+    pub fn with_tls<T>(address: &str, connector: T) -> Result<Postgres>
+    where
+        T: MakeTlsConnect<Socket> + Clone + Send + Sync + 'static,
+        T::TlsConnect: Send,
+        T::Stream: Send,
+        <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
+    {
+        let Address { config, is_pooled, .. } = Address::parse(address)?;
+        Ok(Postgres { is_pooled, ..Postgres::by(config, connector) })
+    }
+
+    fn by<T>(config: Config, connector: T) -> Postgres
+    where
+        T: MakeTlsConnect<Socket> + Clone + Send + Sync + 'static,
+        T::TlsConnect: Send,
+        T::Stream: Send,
+        <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
+    {
+        Postgres::with_connector(move || config.connect(connector.clone()))
+    }
+
+    /// Connects as this function does, for connections with settings of your own. What [`new`](Postgres::new) sets is up to the
+    /// function then: timeouts of the connection, keepalives, the name of the application.
     ///
     /// If the connections are opened with the options `-c lock_timeout=10s`, as those of [`new`](Postgres::new) are, a call
     /// that schedules, resets or cancels takes one round trip. Otherwise it is a transaction with that setting, of three.
@@ -144,18 +161,6 @@ impl fmt::Debug for Postgres {
 fn only_row(rows: std::result::Result<Vec<Row>, postgres::Error>) -> Result<Row> {
     let row = rows.map_err(failed)?.into_iter().next();
     row.ok_or_else(|| Error::refused("the server has answered without a row"))
-}
-
-/// Returns the address without the parameter that says that there is a pooler, and whether it had it.
-fn without_pooled(address: &str) -> (String, bool) {
-    const POOLED: &str = "pgbouncer=true";
-    let Some((before, parameters)) = address.split_once('?') else {
-        return (address.to_owned(), false);
-    };
-    let others: Vec<_> = parameters.split('&').filter(|parameter| *parameter != POOLED).collect();
-    let is_pooled = others.len() < parameters.split('&').count();
-    let join = if others.is_empty() { "" } else { "?" };
-    (format!("{before}{join}{}", others.join("&")), is_pooled)
 }
 
 /// An error without an answer of the server is one of the connection. So are answers of a server that goes down, that has
