@@ -12,12 +12,11 @@
 //! - POOL-2 A call that gives its connection back wakes one that waits. One that is woken looks before it gives up, even if
 //!   its time is over, so no wake-up is lost.
 
-use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
-use crate::store::{Connection, Store};
+use crate::store::{Connection, Purpose, Store};
 use tickwheel::pool::{JoinError, ScheduledFuture, ScheduledThreadPool};
 
 /// A connection that nobody has used for so long is closed, and so ends a thread.
@@ -33,17 +32,6 @@ pub(crate) struct Limits {
     pub(crate) timeout: Duration,
 }
 
-/// The use for which a connection is lent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Purpose {
-    /// A call of a user's, which waits if there are too many (POOL-1).
-    Call,
-    /// A part of a worker.
-    Worker,
-    /// A handler in a transaction. It may change the settings of its connection, so nobody else gets that one.
-    Handler,
-}
-
 pub(crate) struct Connections {
     store: Box<dyn Store>,
     limits: Limits,
@@ -55,8 +43,8 @@ pub(crate) struct Connections {
 
 #[derive(Default)]
 struct Places {
-    idle: Idle,
-    idle_for_handlers: Idle,
+    /// In the order in which they were given back.
+    idle: Vec<Idle>,
     /// How many connections calls have now (POOL-1).
     calls: usize,
     /// The server has refused another connection, and is not asked again before this.
@@ -65,16 +53,25 @@ struct Places {
     is_trimming: bool,
 }
 
-/// Idle connections, the last one that was used at the end, with the times since which they are idle.
-type Idle = VecDeque<(Instant, Box<dyn Connection>)>;
+/// A connection that waits for its next use.
+struct Idle {
+    connection: Box<dyn Connection>,
+    purpose: Purpose,
+    since: Instant,
+}
 
 impl Places {
-    fn idle(&mut self, purpose: Purpose) -> &mut Idle {
-        match purpose {
-            Purpose::Call | Purpose::Worker => &mut self.idle,
-            Purpose::Handler => &mut self.idle_for_handlers,
-        }
+    /// Takes the connection that was used last.
+    fn pop(&mut self, purpose: Purpose) -> Option<Box<dyn Connection>> {
+        let place = self.idle.iter().rposition(|idle| fits(idle.purpose, purpose))?;
+        Some(self.idle.remove(place).connection)
     }
+}
+
+/// Handlers have connections of their own.
+fn fits(one: Purpose, other: Purpose) -> bool {
+    let is_handler = |purpose| matches!(purpose, Purpose::Handler(_));
+    one == other || !is_handler(one) && !is_handler(other)
 }
 
 impl Connections {
@@ -108,15 +105,20 @@ impl Connections {
     ) -> Result<T> {
         let (mut connection, right) = self.take(purpose)?;
         let result = work(&mut *connection);
+        let idle = Idle { connection, purpose, since: Instant::now() };
         let mut places = self.places();
-        let mut lost = Idle::new();
-        if result.is_ok() {
-            places.idle(purpose).push_back((Instant::now(), connection));
+        let mut lost = Vec::new();
+        if result.is_ok() && !idle.connection.is_lent() {
+            places.idle.push(idle);
             self.trim_later(&mut places);
         } else {
-            lost.push_back((Instant::now(), connection));
+            lost.push(idle);
             if matches!(result, Err(Error::Unreachable(_))) {
-                lost.append(places.idle(purpose));
+                let (gone, left): (Vec<_>, _) = std::mem::take(&mut places.idle)
+                    .into_iter()
+                    .partition(|idle| fits(idle.purpose, purpose));
+                lost.extend(gone);
+                places.idle = left;
             }
         }
         drop(places);
@@ -134,14 +136,14 @@ impl Connections {
                     let (idle, right) = self.await_right(deadline, &mut refused)?;
                     (idle, Some(right))
                 }
-                Purpose::Worker | Purpose::Handler => (self.pop(purpose), None),
+                Purpose::Worker | Purpose::Handler(_) => (self.pop(purpose), None),
             };
             let popped = idle.into_iter().chain(std::iter::from_fn(|| self.pop(purpose)));
             let open = popped.into_iter().find_map(|mut one| one.is_open().then_some(one));
             if let Some(connection) = open {
                 return Ok((connection, right));
             }
-            match self.store.connect() {
+            match self.store.connect_for(purpose) {
                 Ok(connection) => {
                     self.places().refused_until = None;
                     return Ok((connection, right));
@@ -157,7 +159,7 @@ impl Connections {
     }
 
     fn pop(&self, purpose: Purpose) -> Option<Box<dyn Connection>> {
-        self.places().idle(purpose).pop_back().map(|(_, connection)| connection)
+        self.places().pop(purpose)
     }
 
     /// Waits for a connection that is idle, or for the right to open one (POOL-1, POOL-2).
@@ -171,7 +173,7 @@ impl Connections {
             let now = Instant::now();
             let next_try = places.refused_until.filter(|until| *until > now);
             if places.calls < self.limits.max_connections {
-                let idle = places.idle.pop_back().map(|(_, connection)| connection);
+                let idle = places.pop(Purpose::Call);
                 if idle.is_some() || next_try.is_none() {
                     places.calls += 1;
                     if idle.is_none() && places.refused_until.is_some() {
@@ -216,13 +218,11 @@ impl Connections {
     fn trim(self: &Arc<Self>) {
         let mut places = self.places();
         places.is_trimming = false;
-        let old = |idle: &mut Idle| {
-            let is_old = |(since, _): &(Instant, _)| since.elapsed() >= IDLE;
-            let fresh = idle.iter().position(|one| !is_old(one)).unwrap_or(idle.len());
-            idle.drain(..fresh).collect::<Vec<_>>()
-        };
-        let closed = (old(&mut places.idle), old(&mut places.idle_for_handlers));
-        if !places.idle.is_empty() || !places.idle_for_handlers.is_empty() {
+        let (closed, left): (Vec<_>, _) = std::mem::take(&mut places.idle)
+            .into_iter()
+            .partition(|idle| idle.since.elapsed() >= IDLE);
+        places.idle = left;
+        if !places.idle.is_empty() {
             self.trim_later(&mut places);
         }
         drop(places);

@@ -148,7 +148,8 @@
 //! `tickwheel_schema`, and `USAGE` on the sequence `tickwheel_fence` if it has workers. [`Timers::open`] also creates the
 //! tables, unless they are there. With the
 //! feature `native-tls`, connections have TLS as `sslmode` in the address says, as with libpq, and
-//! `postgres::Postgres::with_tls` takes a connector of yours.
+//! `postgres::Postgres::with_tls` takes a connector of yours. `postgres::Postgres::with_pool` uses the connections of your
+//! service's own pool.
 //!
 //! ## In async code
 //!
@@ -216,8 +217,8 @@ pub use failure::{Failure, HandlerResult, Retry};
 pub use handler::{Run, Work};
 pub use store::{
     AnyTransaction, Changed, Claim, Claimed, ClaimedTimer, Connection, Existing, Finish, Listener,
-    Look, MOST_BYTES, News, RunId, SCHEMA_VERSION, Store, Table, Then, Transacted, TransactionType,
-    Transactions,
+    Look, MOST_BYTES, News, Purpose, RunId, SCHEMA_VERSION, Store, Table, Then, Transacted,
+    TransactionType, Transactions,
 };
 pub use timer::{
     Filter, KindCounts, LONGEST_KEY, LONGEST_KIND, NewTimer, Repetition, Scheduled, State, Timer,

@@ -107,6 +107,16 @@ pub trait Store: Send + Sync + 'static {
     /// [`Error::Unreachable`](crate::Error::Unreachable) if the database cannot be reached.
     fn connect(&self) -> Result<Box<dyn Connection>>;
 
+    /// Opens a connection for a purpose, or borrows it from somewhere else. By default one is as good as another.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Store::connect).
+    fn connect_for(&self, purpose: Purpose) -> Result<Box<dyn Connection>> {
+        _ = purpose;
+        self.connect()
+    }
+
     /// Creates the tables, or brings those of an older version up to date. Other processes may do the same at the same
     /// time.
     ///
@@ -189,11 +199,29 @@ impl Transactions {
     }
 }
 
+/// The use for which a connection is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Purpose {
+    /// A call of [`Timers`](crate::Timers).
+    Call,
+    /// A part of a worker.
+    Worker,
+    /// A handler in this type of transaction ([`TransactionType`]). It may change the settings of the connection, so nobody else
+    /// gets that one.
+    Handler(TypeId),
+}
+
 /// One connection to a store, as workers use it.
 pub trait Connection: Table + Send {
     /// Returns false if the connection cannot be used any more. It is asked before each use.
     fn is_open(&mut self) -> bool {
         true
+    }
+
+    /// Returns true if somebody else owns the connection, such as a pool of the user's. Then it is given back after each use.
+    fn is_lent(&self) -> bool {
+        false
     }
 
     /// Makes the listeners of all processes look at what there is. A worker that stops says so, because it no longer waits

@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 
 use crate::asynchronous::AsyncTimers;
-use crate::connections::{Connections, Limits, Purpose, outside_of_runtimes, threads_for};
+use crate::connections::{Connections, Limits, outside_of_runtimes, threads_for};
 use crate::error::{Error, Result};
 use crate::sight;
-use crate::store::{Connection, Existing, Store};
+use crate::store::{Connection, Existing, Purpose, Store};
 use crate::timer::{Filter, KindCounts, NewTimer, Scheduled, State, Timer, When};
 use crate::worker::{Shared, WorkerBuilder};
 use tickwheel::pool::ScheduledThreadPool;

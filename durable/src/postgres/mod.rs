@@ -15,11 +15,14 @@
 //!   last for a transaction.
 
 mod address;
+mod link;
 mod session;
 mod table;
 
+use std::error::Error as StdError;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
+use std::ops::DerefMut;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,12 +32,13 @@ use postgres::tls::{MakeTlsConnect, TlsConnect};
 use postgres::{Client, Config, Row, Socket};
 
 use self::address::Address;
+use self::link::Lent;
 use self::session::Session;
 pub use self::table::{Within, within};
 use crate::clock::{LATEST, from_micros};
 use crate::error::{Error, Result};
 use crate::store::{
-    Connection, Listener, News, SCHEMA_VERSION, Store, TransactionType, Transactions,
+    Connection, Listener, News, Purpose, SCHEMA_VERSION, Store, TransactionType, Transactions,
 };
 
 /// The tables, as other programs may use them. The [first page](crate#the-tables) explains them. An empty
@@ -54,11 +58,14 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const HEARING: Duration = Duration::from_secs(3);
 
 type Connect = dyn Fn() -> std::result::Result<Client, postgres::Error> + Send + Sync;
+type Lend = dyn Fn() -> Result<Box<dyn Connection>> + Send + Sync;
 
 /// A PostgreSQL database that keeps timers. Needs version 12 or later.
 #[derive(Clone)]
 pub struct Postgres {
     connect: Arc<Connect>,
+    /// A pool of the user's.
+    lend: Option<Arc<Lend>>,
     is_pooled: bool,
 }
 
@@ -123,7 +130,46 @@ impl Postgres {
     pub fn with_connector(
         connect: impl Fn() -> std::result::Result<Client, postgres::Error> + Send + Sync + 'static,
     ) -> Postgres {
-        Postgres { connect: Arc::new(connect), is_pooled: false }
+        Postgres { connect: Arc::new(connect), lend: None, is_pooled: false }
+    }
+
+    /// Takes the connections for calls, and for handlers in transactions, from a pool of yours, such as one of `r2d2` with
+    /// `r2d2_postgres`. What the function returns is given back, by its drop, after each call.
+    ///
+    /// A connection goes back as it came, so each call is a transaction with settings of its own, and no statement has a name, as
+    /// with [`pooled`](Postgres::pooled). The connections on which a worker claims, hears of new timers and writes outcomes are
+    /// not lent: they are opened by the address, and an idle worker has two.
+    ///
+    /// ```no_run
+    /// # use std::ops::{Deref, DerefMut};
+    /// # use ::postgres as client;
+    /// # struct Pool;
+    /// # struct Pooled(client::Client);
+    /// # impl Pool { fn get(&self) -> Result<Pooled, std::io::Error> { unimplemented!() } }
+    /// # impl Deref for Pooled { type Target = client::Client; fn deref(&self) -> &client::Client { &self.0 } }
+    /// # impl DerefMut for Pooled { fn deref_mut(&mut self) -> &mut client::Client { &mut self.0 } }
+    /// use tickwheel_durable::{Timers, postgres::Postgres};
+    ///
+    /// # fn with(pool: Pool) -> tickwheel_durable::Result<Timers> {
+    /// let store = Postgres::new("postgres://me@localhost/shop")?.with_pool(move || pool.get());
+    /// let timers = Timers::with_store(store)?;
+    /// # Ok(timers)
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn with_pool<G, E>(
+        self,
+        lend: impl Fn() -> std::result::Result<G, E> + Send + Sync + 'static,
+    ) -> Postgres
+    where
+        G: DerefMut<Target = Client> + Send + 'static,
+        E: Into<Box<dyn StdError + Send + Sync>>,
+    {
+        let lend = move || -> Result<Box<dyn Connection>> {
+            let client = lend().map_err(Error::unreachable)?;
+            Ok(Box::new(Session::new(Lent(client), true)?))
+        };
+        Postgres { lend: Some(Arc::new(lend)), ..self }
     }
 
     /// Says that the connections go through a pooler that gives each transaction another connection of the server's.
@@ -180,6 +226,13 @@ fn failed(error: postgres::Error) -> Error {
 impl Store for Postgres {
     fn connect(&self) -> Result<Box<dyn Connection>> {
         Ok(Box::new(Session::new(self.client()?, self.is_pooled)?))
+    }
+
+    fn connect_for(&self, purpose: Purpose) -> Result<Box<dyn Connection>> {
+        match &self.lend {
+            Some(lend) if purpose != Purpose::Worker => lend(),
+            _ => self.connect(),
+        }
     }
 
     fn migrate(&self) -> Result<()> {

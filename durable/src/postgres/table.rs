@@ -8,6 +8,7 @@ use postgres::types::{ToSql, Type};
 use postgres::{GenericClient, Row, Statement};
 
 use super::failed;
+use super::link::Sql;
 use crate::clock::{from_micros, micros};
 use crate::columns::{columns_of, delay_micros, delay_millis, milliseconds, repetition_in};
 use crate::error::Result;
@@ -191,32 +192,32 @@ macro_rules! due {
 pub(super) const BEGIN: &str =
     "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '10s'";
 
-impl<C: GenericClient> Within<'_, C> {
+impl<C: Sql> Within<'_, C> {
     pub(super) fn query(&mut self, sql: &'static str, values: &[&dyn Value]) -> Result<Vec<Row>> {
         if !self.is_alone {
             return self.send(sql, values);
         }
-        self.client.batch_execute(BEGIN).map_err(failed)?;
+        self.client.batch(BEGIN).map_err(failed)?;
         let rows = self.send(sql, values);
         let end = if rows.is_ok() { "COMMIT" } else { "ROLLBACK" };
-        let ended = self.client.batch_execute(end).map_err(failed);
+        let ended = self.client.batch(end).map_err(failed);
         rows.and_then(|rows| ended.map(|()| rows))
     }
 
     fn send(&mut self, sql: &'static str, values: &[&dyn Value]) -> Result<Vec<Row>> {
         let Some(prepared) = &mut self.prepared else {
             let typed = values.iter().map(|value| (value.as_sql(), value.sql_type()));
-            return self.client.query_typed(sql, &typed.collect::<Vec<_>>()).map_err(failed);
+            return self.client.send_once(sql, &typed.collect::<Vec<_>>()).map_err(failed);
         };
         let values: Vec<_> = values.iter().map(|value| value.as_sql()).collect();
         let statement = if let Some(known) = prepared.get(sql) {
             known.clone()
         } else {
-            let statement = self.client.prepare(sql).map_err(failed)?;
+            let statement = self.client.name(sql).map_err(failed)?;
             prepared.entry(sql).or_insert(statement).clone()
         };
         let began = Instant::now();
-        let rows = self.client.query(&statement, &values).map_err(failed)?;
+        let rows = self.client.send_named(&statement, &values).map_err(failed)?;
         if began.elapsed() > SLOW.0 + SLOW.1 * rows.len() as u32 {
             prepared.remove(sql);
         }
@@ -295,7 +296,7 @@ const REPLACE: &str = replace!(
 
 const KEEP: &str = insert!("", "", "DO NOTHING");
 
-impl<C: GenericClient> Table for Within<'_, C> {
+impl<C: Sql> Table for Within<'_, C> {
     /// Of several with the same kind and key the last one is put in, or, if existing ones are kept, the first.
     fn schedule(
         &mut self,

@@ -7,12 +7,11 @@ use std::time::{Duration, Instant, SystemTime};
 use super::futures;
 use super::outage::{Part, gap};
 use super::shared::{ALONE, Cause, Job, Shared, Stage, count};
-use crate::connections::Purpose;
 use crate::error::{Error, Result};
 use crate::failure::{Failure, HandlerResult};
 use crate::handler::{Run, Work};
 use crate::sight;
-use crate::store::{Changed, Connection, Finish, Then, Transacted};
+use crate::store::{Changed, Connection, Finish, Purpose, Then, Transacted};
 
 /// Starts the finisher, and a handler thread for each kind. The others are started when they are needed.
 pub(super) fn start(shared: &Arc<Shared>) -> Result<()> {
@@ -210,14 +209,16 @@ fn transact(shared: &Shared, job: &Job, limit: Duration, run: Run<'_>) -> Ended 
     };
     let finish = Finish { run: job.timer.run(), attempts: job.timer.attempts, then };
     let start = shared.writes_start(job).then_some(job.timer.attempts);
-    let mut work = Work { run, start, handler: &shared.kinds[job.kind].handler, result: None };
+    let handler = &shared.kinds[job.kind].handler;
+    let Some(of) = handler.transaction_type() else { return Ended::NotCalled };
+    let mut work = Work { run, start, handler, result: None };
     let transacted = loop {
         if !shared.await_turn(Part::Handlers) || !job.tenure.is_current() {
             return Ended::NotCalled;
         }
-        let transacted = shared
-            .timers
-            .lend(Purpose::Handler, |connection| connection.transact(&finish, limit, &mut work));
+        let transacted = shared.timers.lend(Purpose::Handler(of), |connection| {
+            connection.transact(&finish, limit, &mut work)
+        });
         match transacted {
             // A connection that was lost while nobody used it is no failure of the handler.
             Err(error)
