@@ -7,6 +7,8 @@ use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+#[cfg(feature = "tokio-postgres")]
+use std::task::Poll;
 use std::task::Waker;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -181,6 +183,24 @@ impl Run<'_> {
     /// long handler asks from time to time, and stops.
     pub fn is_current(&self) -> bool {
         self.tenure.is_current()
+    }
+}
+
+#[cfg(feature = "tokio-postgres")]
+impl Run<'_> {
+    /// Polls the future of this run's handler until its time is over.
+    pub(crate) async fn unless_cut(
+        &self,
+        future: impl Future<Output = HandlerResult>,
+    ) -> HandlerResult {
+        let mut future = std::pin::pin!(future);
+        std::future::poll_fn(|context| {
+            if self.tenure.is_cut(context.waker()) {
+                return Poll::Ready(Err(Failure::new("it took longer than its time limit")));
+            }
+            future.as_mut().poll(context)
+        })
+        .await
     }
 }
 

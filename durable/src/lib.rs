@@ -24,8 +24,8 @@
 //! - **At least once.** A handler of [`WorkerBuilder::handle`] runs again if the worker dies after the handler's work, and
 //!   before that was written down. So the work must not mind: recognise what was done by the key, or give
 //!   [`Run::fence`] to the system that you write to, and let it refuse lower numbers.
-//! - **Exactly once.** A handler of `WorkerBuilder::handle_in_postgres` or `handle_in_sqlite` gets a transaction of the
-//!   timers' own database. Its writes and the end of the timer are committed together, or not at all.
+//! - **Exactly once.** A handler of `WorkerBuilder::handle_in_postgres`, `handle_in_tokio_postgres` or `handle_in_sqlite`
+//!   gets a transaction of the timers' own database. Its writes and the end of the timer are committed together, or not at all.
 //!
 //! ```
 //! # #[cfg(feature = "sqlite")] {

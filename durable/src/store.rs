@@ -171,7 +171,7 @@ pub trait TransactionType: 'static {
 }
 
 /// The types of transaction that handlers may do their work in. None: each run is at-least-once.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Transactions {
     types: Vec<TypeId>,
 }
@@ -194,6 +194,15 @@ impl Transactions {
         self
     }
 
+    /// With the type of a handler's connection.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn with(mut self, purpose: Purpose) -> Transactions {
+        if let Purpose::Handler(of) = purpose {
+            self.types.push(of);
+        }
+        self
+    }
+
     pub(crate) fn have(&self, of: TypeId) -> bool {
         self.types.contains(&of)
     }
@@ -210,6 +219,13 @@ pub enum Purpose {
     /// A handler in this type of transaction ([`TransactionType`]). It may change the settings of the connection, so nobody else
     /// gets that one.
     Handler(TypeId),
+}
+
+impl Purpose {
+    /// A handler in this type of transaction.
+    pub fn of<T: TransactionType + ?Sized>() -> Purpose {
+        Purpose::Handler(TypeId::of::<T>())
+    }
 }
 
 /// One connection to a store, as workers use it.

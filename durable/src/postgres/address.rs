@@ -14,6 +14,9 @@ const SETTINGS: &str = "-c lock_timeout=10s -c default_transaction_isolation=rea
 
 pub(super) struct Address {
     pub(super) config: Config,
+    /// The same, for the other client.
+    #[cfg(feature = "tokio-postgres")]
+    pub(super) tokio: tokio_postgres::Config,
     pub(super) is_pooled: bool,
     pub(super) verify: Verify,
 }
@@ -26,18 +29,12 @@ pub(super) struct Verify {
     root: Option<String>,
 }
 
-impl Address {
-    /// # Errors
-    ///
-    /// [`Error::Address`] if this is no address.
-    pub(super) fn parse(address: &str) -> Result<Address> {
-        let (address, is_pooled) = taken(address, "pgbouncer", |value| value == "true");
-        let (address, root) = taken(&address, "sslrootcert", |_| true);
-        let is_verified = |value: &str| ["verify-ca", "verify-full"].contains(&value);
-        let (address, mode) = taken(&address, "sslmode", is_verified);
-        let mut config = Config::from_str(&address)
+/// Both clients have the same settings, and a type of their own for them.
+macro_rules! configured {
+    ($config:ty, $address:ident, $mode:ident, $is_pooled:ident) => {{
+        let mut config = <$config>::from_str(&$address)
             .map_err(|error| Error::Address(format!("{} is no address", with_causes(&error))))?;
-        if mode.is_some() {
+        if $mode.is_some() {
             config.ssl_mode(SslMode::Require);
         }
         if config.get_application_name().is_none() {
@@ -49,14 +46,36 @@ impl Address {
         if config.get_tcp_user_timeout().is_none() {
             config.tcp_user_timeout(PATIENCE).keepalives_idle(PATIENCE);
         }
-        let is_pooled = is_pooled.is_some();
-        if !is_pooled {
+        if !$is_pooled {
             // What the user sets comes last, and counts.
             let options = [SETTINGS, config.get_options().unwrap_or_default()].join(" ");
             config.options(&options);
         }
+        config
+    }};
+}
+
+impl Address {
+    /// # Errors
+    ///
+    /// [`Error::Address`] if this is no address.
+    pub(super) fn parse(address: &str) -> Result<Address> {
+        let (address, is_pooled) = taken(address, "pgbouncer", |value| value == "true");
+        let (address, root) = taken(&address, "sslrootcert", |_| true);
+        let is_verified = |value: &str| ["verify-ca", "verify-full"].contains(&value);
+        let (address, mode) = taken(&address, "sslmode", is_verified);
+        let is_pooled = is_pooled.is_some();
+        let config = configured!(Config, address, mode, is_pooled);
+        #[cfg(feature = "tokio-postgres")]
+        let tokio = configured!(tokio_postgres::Config, address, mode, is_pooled);
         let mode = mode.map(|mode| mode.trim_start_matches("verify-").to_owned());
-        Ok(Address { config, is_pooled, verify: Verify { mode, root } })
+        Ok(Address {
+            config,
+            #[cfg(feature = "tokio-postgres")]
+            tokio,
+            is_pooled,
+            verify: Verify { mode, root },
+        })
     }
 }
 

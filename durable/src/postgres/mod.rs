@@ -18,6 +18,8 @@ mod address;
 mod link;
 mod session;
 mod table;
+#[cfg(feature = "tokio-postgres")]
+mod tokio;
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -29,7 +31,7 @@ use std::time::Duration;
 use postgres::error::SqlState;
 use postgres::fallible_iterator::FallibleIterator;
 use postgres::tls::{MakeTlsConnect, TlsConnect};
-use postgres::{Client, Config, Row, Socket};
+use postgres::{Client, Row, Socket};
 
 use self::address::Address;
 use self::link::Lent;
@@ -58,14 +60,14 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const HEARING: Duration = Duration::from_secs(3);
 
 type Connect = dyn Fn() -> std::result::Result<Client, postgres::Error> + Send + Sync;
-type Lend = dyn Fn() -> Result<Box<dyn Connection>> + Send + Sync;
+type Open = dyn Fn(&Postgres) -> Result<Box<dyn Connection>> + Send + Sync;
 
 /// A PostgreSQL database that keeps timers. Needs version 12 or later.
 #[derive(Clone)]
 pub struct Postgres {
     connect: Arc<Connect>,
-    /// A pool of the user's.
-    lend: Option<Arc<Lend>>,
+    /// Other ways to get a connection for a purpose, of which the last counts.
+    others: Vec<(Purpose, Arc<Open>)>,
     is_pooled: bool,
 }
 
@@ -87,12 +89,12 @@ impl Postgres {
     ///
     /// [`Error::Address`] if this is no address, or asks for a TLS that there is not.
     pub fn new(address: &str) -> Result<Postgres> {
-        let Address { config, is_pooled, verify } = Address::parse(address)?;
+        let address = Address::parse(address)?;
         #[cfg(feature = "native-tls")]
-        let connector = verify.connector()?;
+        let connector = address.verify.connector()?;
         #[cfg(not(feature = "native-tls"))]
-        let connector = verify.none()?;
-        Ok(Postgres { is_pooled, ..Postgres::by(config, connector) })
+        let connector = address.verify.none()?;
+        Ok(Postgres::by(address, connector))
     }
 
     /// Names a database as [`new`](Postgres::new) does, for connections with TLS by a connector of your own, which is used as
@@ -108,18 +110,36 @@ impl Postgres {
         T::Stream: Send,
         <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
     {
-        let Address { config, is_pooled, .. } = Address::parse(address)?;
-        Ok(Postgres { is_pooled, ..Postgres::by(config, connector) })
+        Ok(Postgres::by(Address::parse(address)?, connector))
     }
 
-    fn by<T>(config: Config, connector: T) -> Postgres
+    fn by<T>(address: Address, connector: T) -> Postgres
     where
         T: MakeTlsConnect<Socket> + Clone + Send + Sync + 'static,
         T::TlsConnect: Send,
         T::Stream: Send,
         <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
     {
-        Postgres::with_connector(move || config.connect(connector.clone()))
+        #[cfg(feature = "tokio-postgres")]
+        let of_tokio = {
+            let (driver, connector) = (tokio::Driver::default(), connector.clone());
+            let open = move |of: &Postgres| -> Result<Box<dyn Connection>> {
+                let runtime = driver.runtime().map_err(Error::unreachable)?;
+                let connected = runtime.block_on(address.tokio.connect(connector.clone()));
+                let (guard, connection) = connected.map_err(unreachable)?;
+                runtime.spawn(connection);
+                let link = tokio::Tokio::<_, _, false> { guard, client: tokio::itself };
+                Ok(Box::new(Session::new(link, of.is_pooled)?))
+            };
+            (Purpose::of::<tokio_postgres::Transaction<'static>>(), Arc::new(open) as Arc<Open>)
+        };
+        let config = address.config;
+        Postgres {
+            is_pooled: address.is_pooled,
+            #[cfg(feature = "tokio-postgres")]
+            others: vec![of_tokio],
+            ..Postgres::with_connector(move || config.connect(connector.clone()))
+        }
     }
 
     /// Connects as this function does, for connections with settings of your own. What [`new`](Postgres::new) sets is up to the
@@ -130,7 +150,7 @@ impl Postgres {
     pub fn with_connector(
         connect: impl Fn() -> std::result::Result<Client, postgres::Error> + Send + Sync + 'static,
     ) -> Postgres {
-        Postgres { connect: Arc::new(connect), lend: None, is_pooled: false }
+        Postgres { connect: Arc::new(connect), others: Vec::new(), is_pooled: false }
     }
 
     /// Takes the connections for calls, and for handlers in transactions, from a pool of yours, such as one of `r2d2` with
@@ -165,11 +185,45 @@ impl Postgres {
         G: DerefMut<Target = Client> + Send + 'static,
         E: Into<Box<dyn StdError + Send + Sync>>,
     {
-        let lend = move || -> Result<Box<dyn Connection>> {
+        let lend = move |of: &Postgres| -> Result<Box<dyn Connection>> {
             let client = lend().map_err(Error::unreachable)?;
-            Ok(Box::new(Session::new(Lent(client), true)?))
+            Ok(Box::new(Session::new(Lent(client), of.is_pooled)?))
         };
-        Postgres { lend: Some(Arc::new(lend)), ..self }
+        self.for_calls_and(Purpose::of::<postgres::Transaction<'static>>(), Arc::new(lend))
+    }
+
+    fn for_calls_and(mut self, handlers: Purpose, open: Arc<Open>) -> Postgres {
+        self.others.extend([(Purpose::Call, Arc::clone(&open)), (handlers, open)]);
+        self
+    }
+
+    /// Takes the connections for calls, and for handlers in a `tokio_postgres::Transaction`, from a pool of yours, such as one of
+    /// `deadpool-postgres` or `bb8`. Otherwise it does what [`with_pool`](Postgres::with_pool) does.
+    ///
+    /// The first function is called on a thread that may wait, and the second finds the client in what the first has returned:
+    ///
+    /// ```ignore
+    /// let runtime = tokio::runtime::Handle::current();
+    /// let store = Postgres::new("postgres://me@localhost/shop")?
+    ///     .with_tokio_pool(move || runtime.block_on(pool.get()), |object| object);
+    /// ```
+    #[cfg(feature = "tokio-postgres")]
+    #[must_use]
+    pub fn with_tokio_pool<G, E>(
+        self,
+        lend: impl Fn() -> std::result::Result<G, E> + Send + Sync + 'static,
+        client: impl Fn(&mut G) -> &mut tokio_postgres::Client + Clone + Send + Sync + 'static,
+    ) -> Postgres
+    where
+        G: Send + 'static,
+        E: Into<Box<dyn StdError + Send + Sync>>,
+    {
+        let lend = move |of: &Postgres| -> Result<Box<dyn Connection>> {
+            let guard = lend().map_err(Error::unreachable)?;
+            let link = tokio::Tokio::<_, _, true> { guard, client: client.clone() };
+            Ok(Box::new(Session::new(link, of.is_pooled)?))
+        };
+        self.for_calls_and(Purpose::of::<tokio_postgres::Transaction<'static>>(), Arc::new(lend))
     }
 
     /// Says that the connections go through a pooler that gives each transaction another connection of the server's.
@@ -183,18 +237,21 @@ impl Postgres {
     }
 
     fn client(&self) -> Result<Client> {
-        (self.connect)().map_err(|error| {
-            let text = crate::error::with_causes(&error);
-            if text.contains("startup parameter") {
-                let advice = "for a pooler, add `pgbouncer=true` to the address";
-                return Error::unreachable(format!("{text}: {advice}"));
-            }
-            if error.code() == Some(&SqlState::TOO_MANY_CONNECTIONS) {
-                return Error::TooManyClients(error.into());
-            }
-            Error::unreachable(error)
-        })
+        (self.connect)().map_err(unreachable)
     }
+}
+
+/// The error of an attempt to connect.
+fn unreachable(error: postgres::Error) -> Error {
+    let text = crate::error::with_causes(&error);
+    if text.contains("startup parameter") {
+        let advice = "for a pooler, add `pgbouncer=true` to the address";
+        return Error::unreachable(format!("{text}: {advice}"));
+    }
+    if error.code() == Some(&SqlState::TOO_MANY_CONNECTIONS) {
+        return Error::TooManyClients(error.into());
+    }
+    Error::unreachable(error)
 }
 
 impl fmt::Debug for Postgres {
@@ -229,10 +286,8 @@ impl Store for Postgres {
     }
 
     fn connect_for(&self, purpose: Purpose) -> Result<Box<dyn Connection>> {
-        match &self.lend {
-            Some(lend) if purpose != Purpose::Worker => lend(),
-            _ => self.connect(),
-        }
+        let other = self.others.iter().rfind(|(of, _)| *of == purpose);
+        other.map_or_else(|| self.connect(), |(_, open)| open(self))
     }
 
     fn migrate(&self) -> Result<()> {
@@ -288,7 +343,8 @@ impl Store for Postgres {
     }
 
     fn transactions(&self) -> Transactions {
-        Transactions::of::<postgres::Transaction<'static>>()
+        let all = self.others.iter().map(|(purpose, _)| *purpose);
+        all.fold(Transactions::of::<postgres::Transaction<'static>>(), Transactions::with)
     }
 }
 

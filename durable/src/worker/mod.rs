@@ -144,6 +144,42 @@ impl WorkerBuilder {
         self.handle_in::<postgres::Transaction<'static>>(kind, handler)
     }
 
+    /// Registers an async handler that does its work in a transaction of the timers' own database, as that of
+    /// [`handle_in_postgres`](WorkerBuilder::handle_in_postgres) does. Its writes, and the end of the timer, are committed
+    /// together or not at all. So each run is **exactly-once**.
+    ///
+    /// It is polled on a thread of the worker, which the connection has to itself, and in the context of the tokio runtime in
+    /// which this is called, if there is one. So it need not be `Send`. When its time limit is over, it is dropped, and the
+    /// transaction is undone. It schedules other timers with the functions of SQL.
+    ///
+    /// ```no_run
+    /// # fn with(worker: tickwheel_durable::WorkerBuilder) -> tickwheel_durable::WorkerBuilder {
+    /// worker.handle_in_tokio_postgres("cancel order", async |run, transaction| {
+    ///     let sql = "UPDATE orders SET state = 'cancelled' WHERE id = $1";
+    ///     transaction.execute(sql, &[&run.key()]).await?;
+    ///     Ok(())
+    /// })
+    /// # }
+    /// ```
+    #[cfg(feature = "tokio-postgres")]
+    pub fn handle_in_tokio_postgres(
+        self,
+        kind: impl Into<String>,
+        handler: impl AsyncFn(&Run<'_>, &mut tokio_postgres::Transaction<'_>) -> HandlerResult
+        + Send
+        + Sync
+        + 'static,
+    ) -> WorkerBuilder {
+        let runtime = tokio::runtime::Handle::try_current().ok();
+        self.handle_in::<tokio_postgres::Transaction<'static>>(kind, move |run, transaction| {
+            let future = run.unless_cut(handler(run, transaction));
+            match &runtime {
+                Some(runtime) => runtime.block_on(future),
+                None => tickwheel::future::block_on(future),
+            }
+        })
+    }
+
     /// Registers a handler that gets the transaction of a store of your own. See [`Work::with`](crate::Work::with).
     pub fn handle_in_transaction(
         self,

@@ -41,7 +41,7 @@ pub(crate) fn connections_have_tls_as_the_address_says() {
     let timers = Timers::open(&at("localhost", "require")).expect("it encrypts, and believes");
     works_with(&timers, |_| {
         let (all, with_tls) = connections("tickwheel");
-        assert!(all >= 4 && with_tls == all, "{with_tls} of {all}");
+        assert!(all >= 5 && with_tls == all, "{with_tls} of {all}");
     });
     drop(timers);
     for (host, mode, root, problem) in [
@@ -74,7 +74,7 @@ pub(crate) fn connections_have_tls_as_the_address_says() {
     let connector = postgres_native_tls::MakeTlsConnector::new(connector);
     let store = Postgres::with_tls(&at("localhost", "require"), connector).expect("an address");
     let timers = Timers::with_store(store).expect("it opens");
-    works_with(&timers, |_| assert!(connections("tickwheel").1 >= 4));
+    works_with(&timers, |_| assert!(connections("tickwheel").1 >= 5));
     let missing = at("localhost", "verify-full") + "&sslrootcert=%2Fmissing";
     let error = Postgres::new(&missing).expect_err("there is no such file");
     assert!(error.to_string().contains("/missing"), "{error}");
@@ -88,13 +88,18 @@ fn works_with(timers: &Timers, look: impl Fn(&Worker)) {
         assert!(transaction.query_one(with_tls, &[])?.get::<_, bool>(0));
         Ok(())
     });
+    let worker = worker.handle_in_tokio_postgres("tokio", async |_, transaction| {
+        let with_tls = "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()";
+        assert!(transaction.query_one(with_tls, &[]).await?.get::<_, bool>(0));
+        Ok(())
+    });
     let worker = worker.poll_every(Duration::from_secs(3600)).start(Scheduler::global());
     let worker = worker.expect("it starts");
     until("it has looked", || worker.stats().looks > 0);
-    for kind in ["plain", "tx"] {
+    for kind in ["plain", "tx", "tokio"] {
         timers.schedule(&new(kind, "1", Duration::ZERO)).expect("scheduled");
     }
-    until("both are done", || worker.stats().done == 2);
+    until("all are done", || worker.stats().done == 3);
     look(&worker);
     assert!(worker.stop(PATIENCE));
 }

@@ -9,6 +9,7 @@ mod common;
 #[path = "../common/databases.rs"]
 mod databases;
 mod foreign;
+mod in_tokio_postgres;
 #[path = "../common/server.rs"]
 mod server;
 mod sight;
