@@ -29,6 +29,8 @@ pub(crate) struct Tenure {
     limit: AtomicI64,
     /// The worker has learnt that the timer is another's. Relaxed for the same reason.
     is_over: AtomicBool,
+    /// The handler has asked for its completion, so it may end the timer itself. Relaxed for the same reason.
+    has_completion: AtomicBool,
     /// For a handler that is a future: its time is over, or how to wake it when it is.
     cut: Mutex<Cut>,
 }
@@ -47,6 +49,7 @@ impl Tenure {
             until: AtomicI64::new(0),
             limit: AtomicI64::new(i64::MAX),
             is_over: AtomicBool::new(false),
+            has_completion: AtomicBool::new(false),
             cut: Mutex::new(Cut::NotYet(None)),
         };
         tenure.extend(until);
@@ -69,6 +72,10 @@ impl Tenure {
 
     pub(crate) fn end(&self) {
         self.is_over.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn has_completion(&self) -> bool {
+        self.has_completion.load(Ordering::Relaxed)
     }
 
     /// The time of the handler is over. If it is a future, it is polled once more, and then dropped. Nothing is locked.
@@ -112,13 +119,25 @@ pub struct Run<'a> {
     timer: Arc<Timer>,
     tenure: Arc<Tenure>,
     max_attempts: u32,
+    worker: Arc<dyn Completes>,
     handler: PhantomData<&'a ()>,
 }
 
+/// What a run asks its worker.
+pub(crate) trait Completes: Send + Sync {
+    /// Returns the statement that ends a run with success.
+    fn completion(&self, timer: &Timer) -> Result<String, Failure>;
+}
+
 impl Run<'_> {
-    pub(crate) fn new(timer: &Arc<Timer>, tenure: &Arc<Tenure>, max_attempts: u32) -> Self {
+    pub(crate) fn new(
+        timer: &Arc<Timer>,
+        tenure: &Arc<Tenure>,
+        max_attempts: u32,
+        worker: Arc<dyn Completes>,
+    ) -> Self {
         let (timer, tenure) = (Arc::clone(timer), Arc::clone(tenure));
-        Run { timer, tenure, max_attempts, handler: PhantomData }
+        Run { timer, tenure, max_attempts, worker, handler: PhantomData }
     }
 
     /// Returns the timer's kind.
@@ -171,6 +190,35 @@ impl Run<'_> {
     /// same thing. Then an attempt that was thought dead, and comes back, changes nothing.
     pub fn fence(&self) -> i64 {
         self.timer.fence
+    }
+
+    /// Returns the statement of SQL that ends this run with success, for handlers of
+    /// [`handle`](crate::WorkerBuilder::handle) and [`handle_async`](crate::WorkerBuilder::handle_async) that have a client of
+    /// their own for the timers' database: sqlx, diesel, or any other. Execute it in the transaction in which the handler does its
+    /// work, and commit that. Then the work and the end of the timer are committed together or not at all, so the run is
+    /// **exactly-once**. The statement fails if the run is not this worker's any more.
+    ///
+    /// ```ignore
+    /// worker.handle_async("cancel order", move |run| {
+    ///     let pool = pool.clone(); // of sqlx
+    ///     async move {
+    ///         let mut order = pool.begin().await?;
+    ///         let cancel = sqlx::query("UPDATE orders SET state = 'cancelled' WHERE id = $1");
+    ///         cancel.bind(run.key()).execute(&mut *order).await?;
+    ///         sqlx::query(AssertSqlSafe(run.completion()?)).execute(&mut *order).await?;
+    ///         order.commit().await?;
+    ///         Ok(())
+    ///     }
+    /// })
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The store has no such statement: a SQLite file has none. Or the rule of a series has failed.
+    pub fn completion(&self) -> Result<String, Failure> {
+        let statement = self.worker.completion(&self.timer)?;
+        self.tenure.has_completion.store(true, Ordering::Relaxed);
+        Ok(statement)
     }
 
     /// Returns the timer as it stands in the store once this attempt is counted.

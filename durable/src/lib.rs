@@ -26,6 +26,7 @@
 //!   [`Run::fence`] to the system that you write to, and let it refuse lower numbers.
 //! - **Exactly once.** A handler of `WorkerBuilder::handle_in_postgres`, `handle_in_tokio_postgres` or `handle_in_sqlite`
 //!   gets a transaction of the timers' own database. Its writes and the end of the timer are committed together, or not at all.
+//!   With any other client for PostgreSQL, such as sqlx, a handler gets the same by [`Run::completion`].
 //!
 //! ```
 //! # #[cfg(feature = "sqlite")] {

@@ -134,6 +134,13 @@ pub trait Store: Send + Sync + 'static {
         Ok(None)
     }
 
+    /// Returns a statement that does what [`finish`](Connection::finish) does with a success, for a transaction of the user's, and
+    /// fails if it has nothing to change. `None`: this database has no such thing.
+    fn completion(&self, finish: &Finish) -> Option<String> {
+        _ = finish;
+        None
+    }
+
     /// Returns which transactions [`Connection::transact`] gives to a handler.
     fn transactions(&self) -> Transactions {
         Transactions::none()

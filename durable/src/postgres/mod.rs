@@ -37,10 +37,11 @@ use self::address::Address;
 use self::link::Lent;
 use self::session::Session;
 pub use self::table::{Within, within};
-use crate::clock::{LATEST, from_micros};
+use crate::clock::{LATEST, from_micros, micros};
 use crate::error::{Error, Result};
 use crate::store::{
-    Connection, Listener, News, Purpose, SCHEMA_VERSION, Store, TransactionType, Transactions,
+    Connection, Finish, Listener, News, Purpose, RunId, SCHEMA_VERSION, Store, Then,
+    TransactionType, Transactions,
 };
 
 /// The tables, as other programs may use them. The [first page](crate#the-tables) explains them. An empty
@@ -340,6 +341,25 @@ impl Store for Postgres {
             heard.timeout_iter(HEARING).any(|heard| Ok(heard.payload() == word)).map_err(failed)?
         };
         Ok(is_heard.then(|| Box::new(Ear { client, schema }) as Box<dyn Listener>))
+    }
+
+    fn completion(&self, finish: &Finish) -> Option<String> {
+        let change = match &finish.then {
+            Then::Done => "DELETE FROM tickwheel_timers".to_owned(),
+            Then::Next(due) => format!(
+                "UPDATE tickwheel_timers SET state = 'waiting', attempts = 0, held_until = NULL, owner = NULL, error = NULL,
+                due = timestamptz 'epoch' + interval '{} microseconds'",
+                micros(*due)
+            ),
+            _ => return None,
+        };
+        let RunId { id, fence } = finish.run;
+        // A text that is no number is an error, whose message has the text.
+        Some(format!(
+            "WITH mine AS ({change} WHERE id = {id} AND fence = {fence} AND state = 'running' RETURNING id)
+            SELECT CASE WHEN count(*) = 1 THEN 1
+                ELSE (count(*) || ' timers: the run is not this worker''s any more')::integer END FROM mine"
+        ))
     }
 
     fn transactions(&self) -> Transactions {

@@ -81,7 +81,12 @@ impl Future for Flight {
                         return Err(Failure::new("this handler is no future"));
                     };
                     let max_attempts = shared.max_attempts(job.kind, &job.timer);
-                    flight.future = Some(handle(Run::new(&job.timer, &job.tenure, max_attempts)));
+                    flight.future = Some(handle(Run::new(
+                        &job.timer,
+                        &job.tenure,
+                        max_attempts,
+                        Arc::clone(shared) as _,
+                    )));
                 }
                 if job.tenure.is_cut(context.waker()) {
                     return Err(Failure::new("it took longer than its time limit"));

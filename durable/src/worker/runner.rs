@@ -184,11 +184,11 @@ pub(super) fn has_started(shared: &Shared, job: &Job) -> Instant {
     started
 }
 
-fn run(shared: &Shared, job: &Job, limit: Duration) {
+fn run(shared: &Arc<Shared>, job: &Job, limit: Duration) {
     let started = has_started(shared, job);
     let kind = &shared.kinds[job.kind];
     let max_attempts = shared.max_attempts(job.kind, &job.timer);
-    let run = Run::new(&job.timer, &job.tenure, max_attempts);
+    let run = Run::new(&job.timer, &job.tenure, max_attempts, Arc::clone(shared) as _);
     let ended = sight::span(&job.timer).enter(|| {
         if kind.handler.is_transactional() {
             transact(shared, job, limit, run)
@@ -408,7 +408,10 @@ impl Finisher<'_> {
                 continue;
             }
             let held = shared.remove(&mut shared.state(), fence);
-            if written.contains(&fence) || was_sent {
+            // A handler that has asked for its completion has ended its timer itself.
+            let is_complete = held.as_ref().is_some_and(|held| held.tenure.has_completion())
+                && matches!(outcome.then, Then::Done | Then::Next(_));
+            if written.contains(&fence) || was_sent || is_complete {
                 match outcome.then {
                     Then::Done | Then::Next(_) => count(&shared.counters.done, 1),
                     Then::Release => count(&shared.counters.released, 1),

@@ -24,6 +24,10 @@ fn in_a_transaction_of_tokio_postgres() {
             ("a_future_that_never_ends_is_undone", a_future_that_never_ends_is_undone),
             ("it_needs_no_runtime_of_its_own", it_needs_no_runtime_of_its_own),
             ("a_pool_of_its_clients_lends_them", a_pool_of_its_clients_lends_them),
+            (
+                "a_completion_makes_any_client_exactly_once",
+                a_completion_makes_any_client_exactly_once,
+            ),
         ],
     );
 }
@@ -195,4 +199,45 @@ fn a_pool_of_its_clients_lends_them(database: &Database<'_>) {
     let opened = pool.opened.load(Ordering::Relaxed) as usize;
     assert_eq!(pool.free.lock().expect("no panic").len(), opened, "they are all back");
     assert!((1..=3).contains(&opened), "{opened}: one for calls, two for handlers");
+}
+
+/// Any client will do: this one is not the timers' own.
+fn a_completion_makes_any_client_exactly_once(database: &Database<'_>) {
+    let timers = with_effects(database);
+    let runtime = runtime();
+    let (url, handle) = (database.url(), runtime.handle().clone());
+    let cancels = timers.clone();
+    let worker = timers.worker().spawn_with(move |run| drop(handle.spawn(run)));
+    let worker = worker.retry(quick(4)).handle_async("mail", move |run| {
+        let (url, timers) = (url.clone(), cancels.clone());
+        async move {
+            let (mut client, connection) = tokio_postgres::connect(&url, NoTls).await?;
+            tokio::spawn(connection);
+            let order = client.transaction().await?;
+            order.execute(EFFECT, &[&run.key()]).await?;
+            if run.key() == "cancelled" {
+                timers.asynchronous().cancel("mail", run.key()).await?;
+            }
+            order.batch_execute(&run.completion()?).await?;
+            if run.attempt() == 1 {
+                return Err(Failure::new("undone, with the end of the timer"));
+            }
+            order.commit().await?;
+            Ok(())
+        }
+    });
+    let worker = worker.start(Scheduler::global()).expect("it starts");
+    timers.schedule(&mail("1", NOW)).expect("scheduled");
+    timers.schedule(&mail("series", NOW).every(HOUR)).expect("scheduled");
+    until("both are done", || worker.stats().done == 2);
+    assert_eq!((effects(database), worker.stats().failed, worker.stats().lost), (2, 2, 0));
+    assert!(is_gone(&timers, "1"));
+    let series = timers.get("mail", "series").expect("no error").expect("it goes on");
+    assert_eq!((series.state, series.attempts), (State::Waiting, 0));
+    assert!(series.due > timers.now().expect("a time") + HOUR / 2);
+    // The statement fails where the run is void, and undoes the work.
+    timers.schedule(&mail("cancelled", NOW)).expect("scheduled");
+    until("its outcome is void", || worker.stats().lost == 1);
+    assert_eq!((effects(database), worker.stats().failed), (2, 3));
+    assert!(worker.stop(PATIENCE));
 }
