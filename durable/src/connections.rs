@@ -126,6 +126,24 @@ impl Connections {
         result
     }
 
+    /// Lends a connection for a call, where it may wait.
+    pub(crate) fn call<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&mut dyn Connection) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let connections = Arc::clone(self);
+        let call = move || connections.lend(Purpose::Call, work);
+        if !is_in_a_runtime() {
+            return call();
+        }
+        match send(&self.threads, call)?.join_timeout(self.limits.timeout) {
+            Ok(answered) => answer(answered),
+            // It waits, if it can be taken back. Otherwise it has begun.
+            Err(call) if call.cancel() => Err(self.too_many()),
+            Err(call) => answer(call.join()),
+        }
+    }
+
     /// Takes an idle connection that is open, or opens one.
     fn take(&self, purpose: Purpose) -> Result<(Box<dyn Connection>, Option<Right<'_>>)> {
         let deadline = Instant::now() + self.limits.timeout;
@@ -233,7 +251,7 @@ impl Connections {
 impl Drop for Connections {
     fn drop(&mut self) {
         let places = std::mem::take(self.places.get_mut().unwrap_or_else(PoisonError::into_inner));
-        _ = outside_of_runtimes(&self.threads, move || {
+        _ = where_it_may_wait(&self.threads, move || {
             drop(places);
             Ok(())
         });
@@ -279,14 +297,17 @@ pub(crate) fn answer<T>(joined: std::result::Result<Result<T>, JoinError>) -> Re
 
 /// Does work that may wait for a database: on this thread, or, if a runtime is in sight, on one of the threads, for which
 /// this one waits.
-pub(crate) fn outside_of_runtimes<T: Send + 'static>(
+pub(crate) fn where_it_may_wait<T: Send + 'static>(
     threads: &ScheduledThreadPool,
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
+    if is_in_a_runtime() { answer(send(threads, work)?.join()) } else { work() }
+}
+
+fn is_in_a_runtime() -> bool {
     #[cfg(feature = "postgres")]
     if tokio::runtime::Handle::try_current().is_ok() {
-        return answer(send(threads, work)?.join());
+        return true;
     }
-    _ = threads;
-    work()
+    false
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 
 use crate::asynchronous::AsyncTimers;
-use crate::connections::{Connections, Limits, outside_of_runtimes, threads_for};
+use crate::connections::{Connections, Limits, threads_for, where_it_may_wait};
 use crate::error::{Error, Result};
 use crate::sight;
 use crate::store::{Connection, Existing, Purpose, Store};
@@ -95,7 +95,7 @@ impl OpenOptions {
     /// As [`Timers::open`].
     pub fn with_store(self, store: impl Store) -> Result<Timers> {
         let threads = self.threads()?;
-        let store = outside_of_runtimes(&threads, || store.migrate().map(|()| store))?;
+        let store = where_it_may_wait(&threads, || store.migrate().map(|()| store))?;
         let connections = Connections::new(Box::new(store), self.limits, threads);
         let shared = Opened { connections: Arc::new(connections), workers: Mutex::default() };
         Ok(Timers { shared: Arc::new(shared) })
@@ -347,10 +347,7 @@ impl Timers {
         &self,
         work: impl FnOnce(&mut dyn Connection) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let connections = Arc::clone(&self.shared.connections);
-        outside_of_runtimes(self.shared.connections.threads(), move || {
-            connections.lend(Purpose::Call, work)
-        })
+        self.shared.connections.call(work)
     }
 
     /// Lends a connection for a call that names a timer.

@@ -17,7 +17,7 @@ use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
 use self::shared::{Kind, Settings};
-use crate::connections::outside_of_runtimes;
+use crate::connections::where_it_may_wait;
 use crate::error::{Error, Result, StopReason};
 use crate::failure::{Failure, HandlerResult, Retry};
 use crate::handler::{Handler, Run};
@@ -390,7 +390,7 @@ impl WorkerBuilder {
         self.check()?;
         let connections = Arc::clone(self.timers.connections());
         let scheduler = scheduler.clone();
-        outside_of_runtimes(connections.threads(), move || {
+        where_it_may_wait(connections.threads(), move || {
             let connection = self.timers.store().connect()?;
             let listener = self.timers.store().listen()?;
             let mut settings = self.settings;

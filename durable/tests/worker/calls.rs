@@ -163,6 +163,8 @@ fn a_call_waits_for_a_connection_and_says_so_when_none_is_free_in_time() {
     let before = gate.passes();
     until("it has begun", || gate.passes() >= before);
     is_refused(block_on(calls.now()));
+    // So does a call that waits inside of a runtime.
+    is_refused(runtime().block_on(async { timers.now() }));
     gate.set_closed(false);
     block_on(first).expect("a call that has begun is not given up");
 }
