@@ -29,6 +29,16 @@
 //! claim has taken just before. So an outcome that finds its own row locked is tried again after 1, 2, 4 and 8 ms, and then
 //! each 100 ms.
 //!
+//! A call waits for its database on the thread that makes it, or, where that thread is a runtime's and for futures, on one of a
+//! few threads that the store has for calls. The first version started a thread for each call inside of a runtime: 13,000
+//! calls a second. With two busy cores and a SQLite file, `get` now takes 43,000 to 70,000 a second on threads of the caller's, and
+//! 37,000 to 100,000 as a future. A pool that had its threads make all calls would be simpler, and would add two switches of
+//! threads to each call of a program that has no runtime.
+//!
+//! An async handler has no thread of the worker. Its future is dropped when its time is over, and a runtime that drops it ends
+//! its run. A handler in a transaction of tokio-postgres has a thread all the same: its connection is its own for so long
+//! anyway, and so the statements of a transaction are written once for both clients.
+//!
 //! What told workers of news was changed twice. A notice for each row of a batch floods the server, and one for the whole
 //! batch names the earliest only: the second timer of a batch was a minute late. Now a claim that does not fill up also
 //! tells when the next timer of its kind wakes. So each timer leads to the one behind it, and a notice for the first of
