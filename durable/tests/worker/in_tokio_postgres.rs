@@ -192,12 +192,13 @@ fn a_pool_of_its_clients_lends_them(database: &Database<'_>) {
         };
         tokio::time::timeout(PATIENCE, all_done).await.expect("all are done");
         assert!(begin.elapsed() < Duration::from_secs(30), "it was told, and did not look");
+        let opened = pool.opened.load(Ordering::Relaxed) as usize;
+        assert_eq!(pool.free.lock().expect("no panic").len(), opened, "they are all back");
         worker.stop(Duration::ZERO);
         worker.stopped().await;
     });
     assert_eq!(effects(database), COUNT);
-    let opened = pool.opened.load(Ordering::Relaxed) as usize;
-    assert_eq!(pool.free.lock().expect("no panic").len(), opened, "they are all back");
+    let opened = pool.opened.load(Ordering::Relaxed);
     assert!((1..=3).contains(&opened), "{opened}: one for calls, two for handlers");
 }
 
@@ -219,7 +220,7 @@ fn a_completion_makes_any_client_exactly_once(database: &Database<'_>) {
                 timers.asynchronous().cancel("mail", run.key()).await?;
             }
             order.batch_execute(&run.completion()?).await?;
-            if run.attempt() == 1 {
+            if run.attempt() == 1 && run.key() != "cancelled" {
                 return Err(Failure::new("undone, with the end of the timer"));
             }
             order.commit().await?;
