@@ -25,7 +25,7 @@ use crate::handler::Work;
 use crate::timer::{Filter, KindCounts, NewTimer, Scheduled, State, Timer, When};
 
 /// The version of the tables that this crate makes.
-pub const SCHEMA_VERSION: i32 = 2;
+pub const SCHEMA_VERSION: i32 = 3;
 
 /// A claim takes no more bytes of payloads than this, or a single timer with more.
 pub const MOST_BYTES: usize = 16 << 20;
@@ -111,6 +111,15 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// [`Error::Schema`](crate::Error::Schema) if the tables are of a version that is too new.
     fn migrate(&self) -> Result<()>;
+
+    /// Returns an error if [`migrate`](Store::migrate) would have something to do. Changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unmigrated`](crate::Error::Unmigrated) if something is missing, and otherwise as `migrate`.
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
 
     /// Opens a connection that is told of new timers. `None`: this database has no such thing.
     ///

@@ -40,32 +40,43 @@ impl Timers {
     /// [`Error::Address`] if it is no address, or of a database whose feature is off. [`Error::Unreachable`] if the
     /// database cannot be opened. [`Error::Schema`] if its tables are from a later version of this crate.
     pub fn open(address: &str) -> Result<Timers> {
-        #[cfg(feature = "sqlite")]
-        if let Some(path) = address.strip_prefix("sqlite:").filter(|path| !path.is_empty()) {
-            return Timers::with_store(crate::sqlite::Sqlite::new(
-                path.strip_prefix("//").unwrap_or(path),
-            ));
-        }
-        #[cfg(feature = "postgres")]
-        if address.starts_with("postgres:") || address.starts_with("postgresql:") {
-            return Timers::with_store(crate::postgres::Postgres::new(address)?);
-        }
-        // What follows the scheme may contain a password, so it is not repeated.
-        let scheme = address.split(':').next().unwrap_or_default();
-        Err(Error::Address(format!(
-            "{scheme:?} names no store, or the feature of its database is off"
-        )))
+        Timers::opened(store_at(address)?, |store| store.migrate())
     }
 
+    /// Like [`open`](Timers::open), but creates and changes no tables. For a role that may not, or where a tool of yours runs
+    /// the files of [`migrations`](crate#migrations).
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Timers::open), and [`Error::Unmigrated`], which tells what is missing.
+    pub fn open_unmigrated(address: &str) -> Result<Timers> {
+        Timers::opened(store_at(address)?, |store| store.check())
+    }
     /// Opens a store that was built by hand, or one of your own.
     ///
     /// # Errors
     ///
     /// As [`open`](Timers::open).
     pub fn with_store(store: impl Store) -> Result<Timers> {
-        outside_of_runtimes(|| store.migrate())?;
+        Timers::opened(Box::new(store), |store| store.migrate())
+    }
+
+    /// Like [`open_unmigrated`](Timers::open_unmigrated), with a store that was built by hand.
+    ///
+    /// # Errors
+    ///
+    /// As [`open_unmigrated`](Timers::open_unmigrated).
+    pub fn with_unmigrated_store(store: impl Store) -> Result<Timers> {
+        Timers::opened(Box::new(store), |store| store.check())
+    }
+
+    fn opened(
+        store: Box<dyn Store>,
+        prepare: impl FnOnce(&dyn Store) -> Result<()> + Send,
+    ) -> Result<Timers> {
+        outside_of_runtimes(|| prepare(&*store))?;
         let shared = Opened {
-            store: Box::new(store),
+            store,
             idle: Mutex::default(),
             idle_for_handlers: Mutex::default(),
             workers: Mutex::default(),
@@ -301,6 +312,22 @@ impl Timers {
         }
         result
     }
+}
+
+/// Returns the store of an address.
+fn store_at(address: &str) -> Result<Box<dyn Store>> {
+    #[cfg(feature = "sqlite")]
+    if let Some(path) = address.strip_prefix("sqlite:").filter(|path| !path.is_empty()) {
+        let path = path.strip_prefix("//").unwrap_or(path);
+        return Ok(Box::new(crate::sqlite::Sqlite::new(path)));
+    }
+    #[cfg(feature = "postgres")]
+    if address.starts_with("postgres:") || address.starts_with("postgresql:") {
+        return Ok(Box::new(crate::postgres::Postgres::new(address)?));
+    }
+    // What follows the scheme may contain a password, so it is not repeated.
+    let scheme = address.split(':').next().unwrap_or_default();
+    Err(Error::Address(format!("{scheme:?} names no store, or the feature of its database is off")))
 }
 
 /// The use for which a connection is lent. A handler may change the settings of its connection, so other calls do not get

@@ -17,6 +17,7 @@
 mod session;
 mod table;
 
+use std::borrow::Cow;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::str::FromStr;
@@ -25,7 +26,7 @@ use std::time::Duration;
 
 use postgres::error::SqlState;
 use postgres::fallible_iterator::FallibleIterator;
-use postgres::{Client, Config, NoTls, Row};
+use postgres::{Client, Config, GenericClient, NoTls, Row};
 
 use self::session::Session;
 pub use self::table::{Within, within};
@@ -33,12 +34,21 @@ use crate::clock::{LATEST, from_micros};
 use crate::error::{Error, Result};
 use crate::store::{Connection, Listener, News, SCHEMA_VERSION, Store, Transactions};
 
-/// The tables, as other programs may use them. The [first page](crate#the-tables) explains them. An empty
-/// schema needs nothing else: `psql -1 -f` with this text does what [`Timers::open`](crate::Timers::open) does.
-pub const SCHEMA: &str = concat!(include_str!("schema.sql"), "\n", include_str!("triggers.sql"));
+macro_rules! migrations {
+    ($($file:literal),*) => {
+        /// The files of `migrations/postgres`: the first makes the tables, and each of the others brings those of the version
+        /// before it up to date. The [first page](crate#the-tables) tells how to run them with a tool of your own.
+        pub const MIGRATIONS: &[&str] =
+            &[$(include_str!(concat!("../../migrations/postgres/", $file))),*];
 
-/// The part of [`SCHEMA`] that brings the tables of an earlier version up to date.
-const UPDATE: &str = include_str!("triggers.sql");
+        /// All of [`MIGRATIONS`], one after the other. An empty schema needs nothing else: `psql -1 -f` with this text does
+        /// what [`Timers::open`](crate::Timers::open) does.
+        pub const SCHEMA: &str =
+            concat!($(include_str!(concat!("../../migrations/postgres/", $file)), "\n"),*);
+    };
+}
+
+migrations! { "0001_timers.sql", "0002_moves.sql", "0003_functions.sql" }
 
 /// Any number, but the same for all processes that create the tables: one at a time does.
 const MAKING_TABLES: i64 = 0x7469_636b_7768;
@@ -59,14 +69,16 @@ type Connect = dyn Fn() -> std::result::Result<Client, postgres::Error> + Send +
 pub struct Postgres {
     connect: Arc<Connect>,
     is_pooled: bool,
+    /// `None`: the first schema of the search path.
+    schema: Option<Arc<str>>,
 }
 
 impl Postgres {
     /// Names a database by its URL, or by key and value pairs such as `host=/run/postgresql user=me`.
     ///
     /// Connections have no TLS. For that, give a connector to [`with_connector`](Postgres::with_connector). The tables are
-    /// created in the first schema of the user's search path. The URL may choose another one with
-    /// `?options=-c%20search_path%3Dname`.
+    /// in the first schema of the user's search path. The URL may choose another one with `?schema=name`, which does what
+    /// [`in_schema`](Postgres::in_schema) does.
     ///
     /// Through a pooler in transaction mode, such as `PgBouncer`, add `?pgbouncer=true`. It does what
     /// [`pooled`](Postgres::pooled) does.
@@ -75,7 +87,9 @@ impl Postgres {
     ///
     /// [`Error::Address`] if this is no address.
     pub fn new(address: &str) -> Result<Postgres> {
-        let (address, is_pooled) = without_pooled(address);
+        let (address, pooled) = without_parameter(address, "pgbouncer");
+        let is_pooled = pooled.as_deref() == Some("true");
+        let (address, schema) = without_parameter(&address, "schema");
         let mut config = Config::from_str(&address).map_err(|error| {
             Error::Address(format!("{} is no address", crate::error::with_causes(&error)))
         })?;
@@ -94,7 +108,8 @@ impl Postgres {
             config.options(&options);
         }
         let postgres = Postgres::with_connector(move || config.connect(NoTls));
-        Ok(Postgres { is_pooled, ..postgres })
+        let postgres = Postgres { is_pooled, ..postgres };
+        schema.map_or(Ok(postgres.clone()), |name| postgres.in_schema(&name))
     }
 
     /// Connects as this function does, for connections with TLS or with settings of your own.
@@ -104,7 +119,7 @@ impl Postgres {
     pub fn with_connector(
         connect: impl Fn() -> std::result::Result<Client, postgres::Error> + Send + Sync + 'static,
     ) -> Postgres {
-        Postgres { connect: Arc::new(connect), is_pooled: false }
+        Postgres { connect: Arc::new(connect), is_pooled: false, schema: None }
     }
 
     /// Says that the connections go through a pooler that gives each transaction another connection of the server's.
@@ -115,6 +130,17 @@ impl Postgres {
     #[must_use]
     pub fn pooled(self) -> Postgres {
         Postgres { is_pooled: true, ..self }
+    }
+
+    /// Names the schema of the tables, which need not be in the search path. Migration creates it if it is not there.
+    ///
+    /// In a handler's transaction, and in one of yours, say [`Within::in_schema`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Address`] if the name contains something else than letters, digits and underscores.
+    pub fn in_schema(self, name: &str) -> Result<Postgres> {
+        Ok(Postgres { schema: Some(quoted(name)?.into()), ..self })
     }
 
     fn client(&self) -> Result<Client> {
@@ -129,6 +155,34 @@ impl Postgres {
     }
 }
 
+impl Postgres {
+    /// Returns the version of the tables. Zero: there are none.
+    fn version(&self, client: &mut impl GenericClient) -> Result<i32> {
+        let placed = |sql| placed(sql, self.schema.as_deref());
+        let exists = placed("SELECT to_regclass('tickwheel_schema') IS NOT NULL");
+        let exists: bool = only_row(client.query_typed(&exists, &[]).map_err(failed)?)?.get(0);
+        if !exists {
+            return Ok(0);
+        }
+        let versions = placed("SELECT version, oldest FROM tickwheel_schema");
+        let versions = client.query_typed(&versions, &[]).map_err(failed)?;
+        match versions.first().map(|row| (row.get(0), row.get(1))) {
+            Some((_, oldest)) if oldest > SCHEMA_VERSION => Err(Error::Schema(oldest)),
+            Some((version, _)) => Ok(version),
+            None => Ok(0),
+        }
+    }
+}
+
+/// The error of a migration. A role that may not change the tables is told what to do.
+fn no_right(error: postgres::Error, version: i32) -> Error {
+    if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) {
+        Error::Unmigrated(version)
+    } else {
+        failed(error)
+    }
+}
+
 impl fmt::Debug for Postgres {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Postgres").finish_non_exhaustive() // the address may contain a password
@@ -136,21 +190,41 @@ impl fmt::Debug for Postgres {
 }
 
 /// Returns the row of a query that has one whatever the tables hold.
-fn only_row(rows: std::result::Result<Vec<Row>, postgres::Error>) -> Result<Row> {
-    let row = rows.map_err(failed)?.into_iter().next();
-    row.ok_or_else(|| Error::refused("the server has answered without a row"))
+fn only_row(rows: Vec<Row>) -> Result<Row> {
+    rows.into_iter().next().ok_or_else(|| Error::refused("the server has answered without a row"))
 }
 
-/// Returns the address without the parameter that says that there is a pooler, and whether it had it.
-fn without_pooled(address: &str) -> (String, bool) {
-    const POOLED: &str = "pgbouncer=true";
+/// Returns the address without a parameter that is ours and not the client's, and the value that it had.
+fn without_parameter(address: &str, name: &str) -> (String, Option<String>) {
     let Some((before, parameters)) = address.split_once('?') else {
-        return (address.to_owned(), false);
+        return (address.to_owned(), None);
     };
-    let others: Vec<_> = parameters.split('&').filter(|parameter| *parameter != POOLED).collect();
-    let is_pooled = others.len() < parameters.split('&').count();
+    let value = |parameter: &str| {
+        let (key, value) = parameter.split_once('=')?;
+        (key == name).then(|| value.to_owned())
+    };
+    let others: Vec<_> =
+        parameters.split('&').filter(|parameter| value(parameter).is_none()).collect();
     let join = if others.is_empty() { "" } else { "?" };
-    (format!("{before}{join}{}", others.join("&")), is_pooled)
+    (format!("{before}{join}{}", others.join("&")), parameters.split('&').find_map(value))
+}
+
+/// Returns the name of a schema as it stands before the names of our tables, in a statement or a string of one.
+fn quoted(schema: &str) -> Result<String> {
+    let is_fine = |letter: char| letter.is_alphanumeric() || letter == '_';
+    if schema.is_empty() || !schema.chars().all(is_fine) {
+        return Err(Error::Address(format!(
+            "{schema:?} is no name of a schema, which has letters, digits and underscores"
+        )));
+    }
+    Ok(format!("\"{schema}\""))
+}
+
+/// Names our tables and functions by their schema in a statement, if the search path need not lead to them.
+fn placed<'a>(sql: &'a str, schema: Option<&str>) -> Cow<'a, str> {
+    schema.map_or(Cow::Borrowed(sql), |schema| {
+        Cow::Owned(sql.replace("tickwheel_", &format!("{schema}.tickwheel_")))
+    })
 }
 
 /// An error without an answer of the server is one of the connection. So are answers of a server that goes down, that has
@@ -169,7 +243,8 @@ fn failed(error: postgres::Error) -> Error {
 
 impl Store for Postgres {
     fn connect(&self) -> Result<Box<dyn Connection>> {
-        Ok(Box::new(Session::new(self.client()?, self.is_pooled)?))
+        let schema = self.schema.clone();
+        Ok(Box::new(Session::new(self.client()?, self.is_pooled, schema)?))
     }
 
     fn migrate(&self) -> Result<()> {
@@ -177,30 +252,29 @@ impl Store for Postgres {
         let mut transaction = client.transaction().map_err(failed)?;
         let lock = format!("SELECT pg_advisory_xact_lock({MAKING_TABLES})");
         transaction.batch_execute(&lock).map_err(failed)?;
-        let exists = "SELECT to_regclass('tickwheel_schema') IS NOT NULL";
-        let exists: bool = only_row(transaction.query_typed(exists, &[]))?.get(0);
-        let versions = "SELECT version, oldest FROM tickwheel_schema";
-        let versions = if exists {
-            transaction.query_typed(versions, &[]).map_err(failed)?
-        } else {
-            Vec::new()
-        };
-        let versions = versions.first();
-        match versions.map(|row| (row.get::<_, i32>(0), row.get::<_, i32>(1))) {
-            None => transaction.batch_execute(SCHEMA).map_err(failed)?,
-            Some((_, oldest)) if oldest > SCHEMA_VERSION => return Err(Error::Schema(oldest)),
-            Some((version, _)) if version < SCHEMA_VERSION => {
-                match transaction.batch_execute(UPDATE) {
-                    // Somebody else's tables do without, until their owner comes.
-                    Err(error) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
-                        return Ok(());
-                    }
-                    updated => updated.map_err(failed)?,
-                }
+        let version = self.version(&mut transaction)?;
+        if version < SCHEMA_VERSION {
+            if let Some(schema) = &self.schema {
+                // The functions keep this search path.
+                let begin = format!(
+                    "CREATE SCHEMA IF NOT EXISTS {schema}; SET LOCAL search_path TO {schema}"
+                );
+                transaction.batch_execute(&begin).map_err(|error| no_right(error, version))?;
             }
-            Some(_) => {}
+            let missing = MIGRATIONS.iter().skip(version.unsigned_abs() as usize);
+            for migration in missing {
+                let done = transaction.batch_execute(migration);
+                done.map_err(|error| no_right(error, version))?;
+            }
         }
         transaction.commit().map_err(failed)
+    }
+
+    fn check(&self) -> Result<()> {
+        match self.version(&mut self.client()?)? {
+            version if version < SCHEMA_VERSION => Err(Error::Unmigrated(version)),
+            _ => Ok(()),
+        }
     }
 
     /// A listener that does not hear its own word goes through a pooler, which has not said so.
@@ -212,7 +286,8 @@ impl Store for Postgres {
         client.batch_execute("LISTEN tickwheel_timers").map_err(failed)?;
         let schema = "SELECT nspname::text FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
             WHERE pg_class.oid = 'tickwheel_timers'::regclass";
-        let schema = only_row(client.query_typed(schema, &[]))?.get(0);
+        let schema = placed(schema, self.schema.as_deref());
+        let schema = only_row(client.query_typed(&schema, &[]).map_err(failed)?)?.get(0);
         let word = format!("hear {:x}", RandomState::new().hash_one(()));
         let say = format!("SELECT pg_notify('tickwheel_timers', '{word}')");
         self.client()?.batch_execute(&say).map_err(failed)?;

@@ -1,13 +1,14 @@
 //! What workers do: look, claim, extend, and write what became of runs.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use postgres::error::SqlState;
 use postgres::{Client, GenericClient, IsolationLevel, Row, Statement};
 
 use super::table::{Within, columns, for_interval, timer_in};
-use super::{PATIENCE, failed, only_row};
+use super::{PATIENCE, failed, only_row, placed};
 use crate::clock::{from_micros, micros};
 use crate::columns::delay_millis;
 use crate::error::{Error, Result};
@@ -41,26 +42,33 @@ pub(super) struct Session {
     is_read_committed: bool,
     waits_briefly: bool,
     used: Instant,
+    /// The schema of the tables, quoted, if it was named.
+    schema: Option<Arc<str>>,
 }
 
 impl Session {
-    pub(super) fn new(mut client: Client, is_pooled: bool) -> Result<Session> {
+    pub(super) fn new(
+        mut client: Client,
+        is_pooled: bool,
+        schema: Option<Arc<str>>,
+    ) -> Result<Session> {
         let settings = "SELECT current_setting('default_transaction_isolation') = 'read committed',
             current_setting('lock_timeout') = '10s'";
         let (mut is_read_committed, mut waits_briefly) = (false, false);
         if !is_pooled {
-            let row = only_row(client.query_typed(settings, &[]))?;
+            let row = only_row(client.query_typed(settings, &[]).map_err(failed)?)?;
             (is_read_committed, waits_briefly) = (row.get(0), row.get(1));
         }
         let prepared = (!is_pooled).then(HashMap::new);
         let used = Instant::now();
-        Ok(Session { client, prepared, is_read_committed, waits_briefly, used })
+        Ok(Session { client, prepared, is_read_committed, waits_briefly, used, schema })
     }
 
     /// For statements that wait for no lock.
     fn table(&mut self) -> Within<'_, Client> {
         let is_alone = !self.is_read_committed;
-        Within { client: &mut self.client, prepared: self.prepared.as_mut(), is_alone }
+        let schema = self.schema.clone();
+        Within { client: &mut self.client, prepared: self.prepared.as_mut(), is_alone, schema }
     }
 
     /// For statements that may wait for a lock.
@@ -109,10 +117,13 @@ impl Connection for Session {
     }
 
     fn announce(&mut self) -> Result<()> {
-        let sql = "SELECT pg_notify('tickwheel_timers', '0 ' || nspname || '/')
-            FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
-            WHERE pg_class.oid = 'tickwheel_timers'::regclass";
-        self.client.batch_execute(sql).map_err(failed)
+        // The channel's name is not one of a table, so only the end is placed.
+        let of = placed("'tickwheel_timers'::regclass", self.schema.as_deref());
+        let sql = format!(
+            "SELECT pg_notify('tickwheel_timers', '0 ' || nspname || '/')
+            FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace WHERE pg_class.oid = {of}"
+        );
+        self.client.batch_execute(&sql).map_err(failed)
     }
 
     fn now(&mut self) -> Result<SystemTime> {
@@ -267,9 +278,10 @@ impl Connection for Session {
              SET LOCAL idle_in_transaction_session_timeout = {limit};
              SELECT 1 FROM tickwheel_timers WHERE id = {id} FOR UPDATE; SET LOCAL lock_timeout = 0"
         );
-        transaction.batch_execute(&begin).map_err(failed)?;
+        let schema = self.schema.clone();
+        transaction.batch_execute(&placed(&begin, schema.as_deref())).map_err(failed)?;
         let prepared = self.prepared.as_mut();
-        let mut table = Within { client: &mut transaction, prepared, is_alone: false };
+        let mut table = Within { client: &mut transaction, prepared, is_alone: false, schema };
         let finished = table.finish(std::slice::from_ref(finish))?;
         if finished.changed.is_empty() {
             return Ok(Transacted::Lost); // the drop of the transaction undoes it, here and below
