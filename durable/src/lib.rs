@@ -125,6 +125,26 @@
 //! cursor.execute("SELECT tickwheel_schedule('unpaid', %s, %s, after => %s)", (id, payload, timedelta(minutes=30)))
 //! ```
 //!
+//! ## The price of a notice
+//!
+//! A commit that tells the workers something (`NOTIFY`) holds a lock of the whole PostgreSQL cluster until it is on the disk. So
+//! such commits come one after the other, and many callers that schedule for the next minutes wait for each other. The owner of the
+//! tables sets one of three ways, at any time, for all who use them:
+//!
+//! ```sql
+//! SELECT tickwheel_set_notices('debounced'); -- or 'at once', which is the default, or 'never'
+//! ```
+//!
+//! | | commits tell of timers that are due within 150 s | what is scheduled for sooner than a poll is late by | an idle worker |
+//! | --- | --- | --- | --- |
+//! | `at once` | each | a claim | asks once a minute |
+//! | `debounced` | the first eight in a second; then the workers look each 10 ms for some seconds, and commits tell nothing for two | a claim, or under load up to 10 ms more | asks once a second |
+//! | `never` | none, so `PREPARE TRANSACTION` works | a poll: a second, or as [`WorkerBuilder::poll_every`] says | asks once a second, or as it says |
+//!
+//! What is scheduled for later than the next poll is on time in each way, because the workers look ahead. In the first two ways, a
+//! transaction that takes longer than a second, and has put in or moved a timer, always tells at its end. `PREPARE TRANSACTION`
+//! fails in a transaction that tells something. The README has what each way costs.
+//!
 //! ## The tables
 //!
 //! Plain statements work too, in both databases. These columns of `tickwheel_timers` are for other programs:
@@ -180,7 +200,8 @@
 //! -- The roles
 //! GRANT USAGE ON SCHEMA timers TO works, schedules;
 //! GRANT SELECT, INSERT, UPDATE, DELETE ON tickwheel_timers TO works, schedules;
-//! GRANT SELECT ON tickwheel_schema TO works, schedules;
+//! GRANT SELECT ON tickwheel_schema, tickwheel_awake TO works, schedules;
+//! GRANT INSERT, UPDATE ON tickwheel_awake TO works;
 //! GRANT USAGE ON SEQUENCE tickwheel_fence TO works;
 //! ```
 //!
@@ -255,7 +276,8 @@ pub use failure::{Failure, HandlerResult, Retry};
 pub use handler::{Run, Work};
 pub use store::{
     AnyTransaction, Changed, Claim, Claimed, ClaimedTimer, Connection, Existing, Finish, Listener,
-    Look, MOST_BYTES, News, RunId, SCHEMA_VERSION, Store, Table, Then, Transacted, Transactions,
+    Look, MOST_BYTES, News, Notices, RunId, SCHEMA_VERSION, Store, Table, Then, Transacted,
+    Transactions,
 };
 pub use timer::{
     Filter, KindCounts, LONGEST_KEY, LONGEST_KIND, NewTimer, Repetition, Scheduled, State, Timer,

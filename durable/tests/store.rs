@@ -707,12 +707,6 @@ fn rows_that_are_no_timers_are_refused(database: &Database<'_>) {
         let refused = insert("kind, key, due", &values).expect_err("it is impossible");
         assert!(refused.contains(problem), "{refused}");
     }
-    let values = format!("'mail', '1', {due}, 1000, 'a rule'");
-    let refused = insert("kind, key, due, period_ms, rule", &values).expect_err("it has both");
-    assert!(
-        refused.contains("give `period_ms` or `rule`") || refused.contains("Give `period_ms`"),
-        "{refused}"
-    );
     insert("kind, key, due", &format!("'mail', '1', {due}")).expect("it is a timer");
     for (set, problem) in [
         (format!("kind = '{kind}'"), "a kind has 1 to 200 bytes"),

@@ -1,7 +1,9 @@
 -- Version 3. Functions for all clients and languages, and statements that would not do what they say are refused.
 --
--- The search path is kept with each function, so a function finds the tables wherever it is called from. Sequential reads are
--- off in them, because the server would go on with a plan that it made when the table was small.
+-- The search path is kept with each function, so a function finds the tables wherever it is called from. To set it for a call
+-- costs some ten microseconds, so those that are called most have the name of the schema in their texts instead. Where a row is looked
+-- for, the server plans anew, because it would go on with a plan that it made when the table was small. The texts that are
+-- compared get the collation of the table's columns, because an index does not serve another one.
 --
 -- The locks are taken at once, in the order in which workers take theirs. A transaction that took a weak one first, and a
 -- strong one later, would wait in a circle with a worker that does the same.
@@ -17,38 +19,48 @@ BEGIN
     RAISE 'a timer cannot be due at %', coalesce(at::text, after::text) USING ERRCODE = 'invalid_parameter_value',
         HINT = 'Give a time that comes. To keep a timer from running, cancel it.';
 END $$;
+DO $do$ BEGIN EXECUTE replace($f$
 CREATE FUNCTION tickwheel_due(at timestamptz, after interval) RETURNS timestamptz LANGUAGE sql VOLATILE AS $$
     SELECT CASE
-        WHEN at IS NULL AND isfinite(tickwheel_now() + coalesce(after, interval '0'))
-            THEN greatest(least(tickwheel_now() + coalesce(after, interval '0'), '9998-12-31 23:59:59.999999Z'), '1970-01-01 00:00Z')
+        WHEN at IS NULL AND isfinite(@extschema@.tickwheel_now() + coalesce(after, interval '0'))
+            THEN greatest(least(@extschema@.tickwheel_now() + coalesce(after, interval '0'), '9998-12-31 23:59:59.999999Z'), '1970-01-01 00:00Z')
         WHEN after IS NULL AND isfinite(at) THEN greatest(least(at, '9998-12-31 23:59:59.999999Z'), '1970-01-01 00:00Z')
-        ELSE tickwheel_refuse_due(at, after) END
+        ELSE @extschema@.tickwheel_refuse_due(at, after) END
 $$;
+$f$, '@extschema@', quote_ident(current_schema())); END $do$;
+CREATE FUNCTION tickwheel_refuse_both() RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE 'a timer repeats by a period or by a rule, and this one has both' USING ERRCODE = 'invalid_parameter_value',
+        HINT = 'Give `period_ms` or `rule`.';
+END $$;
 
 -- Schedules a timer. One of this kind and key that is there is replaced, even if it runs; with `keep` it stays as it is, and no
 -- row is returned. A timer that is to be an error if it is there is put in with a plain INSERT.
+DO $do$ BEGIN EXECUTE replace($f$
 CREATE FUNCTION tickwheel_schedule(kind text, key text, payload bytea DEFAULT '', at timestamptz DEFAULT NULL,
     after interval DEFAULT NULL, period_ms bigint DEFAULT NULL, rule text DEFAULT NULL, max_attempts integer DEFAULT NULL,
     time_limit_ms bigint DEFAULT NULL, keep boolean DEFAULT false)
 RETURNS TABLE (due timestamptz, replaced boolean) ROWS 1
-LANGUAGE plpgsql SET search_path FROM CURRENT SET enable_seqscan TO off AS $$
+LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
+    IF $6 IS NOT NULL AND $7 IS NOT NULL THEN PERFORM @extschema@.tickwheel_refuse_both(); END IF;
     IF $10 THEN
-        RETURN QUERY INSERT INTO tickwheel_timers AS t
+        RETURN QUERY INSERT INTO @extschema@.tickwheel_timers AS t
             (kind, key, payload, due, period_ms, rule, max_attempts, time_limit_ms)
-        VALUES ($1, $2, coalesce($3, ''), tickwheel_due($4, $5), $6, $7, $8, $9)
+        VALUES ($1, $2, coalesce($3, ''), @extschema@.tickwheel_due($4, $5), $6, $7, $8, $9)
         ON CONFLICT (kind, key) DO NOTHING RETURNING t.due, false;
     ELSE
-        RETURN QUERY INSERT INTO tickwheel_timers AS t
+        RETURN QUERY INSERT INTO @extschema@.tickwheel_timers AS t
             (kind, key, payload, due, period_ms, rule, max_attempts, time_limit_ms)
-        VALUES ($1, $2, coalesce($3, ''), tickwheel_due($4, $5), $6, $7, $8, $9)
+        VALUES ($1, $2, coalesce($3, ''), @extschema@.tickwheel_due($4, $5), $6, $7, $8, $9)
         ON CONFLICT (kind, key) DO UPDATE SET payload = excluded.payload, due = excluded.due, period_ms = excluded.period_ms,
             rule = excluded.rule, max_attempts = excluded.max_attempts, time_limit_ms = excluded.time_limit_ms,
             state = 'waiting', attempts = 0, fence = 0, held_until = NULL, owner = NULL, error = NULL
         RETURNING t.due, t.xmax::text <> '0';
     END IF;
 END $$;
+$f$, '@extschema@', quote_ident(current_schema())); END $do$;
 
 -- Schedules many, which costs a fraction of a call for each. All lists are as long as the first, or NULL, which means the
 -- default for all. Of several with the same kind and key the last one counts, or with `keep` the first. Returns a row for each
@@ -57,7 +69,7 @@ CREATE FUNCTION tickwheel_schedule_many(kinds text[], keys text[], payloads byte
     after interval[] DEFAULT NULL, period_ms bigint[] DEFAULT NULL, rules text[] DEFAULT NULL, max_attempts integer[] DEFAULT NULL,
     time_limit_ms bigint[] DEFAULT NULL, keep boolean DEFAULT false)
 RETURNS TABLE (kind text, key text, due timestamptz, replaced boolean)
-LANGUAGE plpgsql SET search_path FROM CURRENT SET enable_seqscan TO off AS $$
+LANGUAGE plpgsql SET search_path FROM CURRENT SET plan_cache_mode TO force_custom_plan AS $$
 #variable_conflict use_column
 BEGIN
     IF cardinality($1) <> ANY (ARRAY[cardinality($2), cardinality($3), cardinality($4), cardinality($5), cardinality($6),
@@ -65,6 +77,8 @@ BEGIN
         RAISE 'the lists have different lengths' USING ERRCODE = 'invalid_parameter_value',
             HINT = 'Give lists with an element for each timer, or NULL for a list of defaults.';
     END IF;
+    PERFORM tickwheel_refuse_both() FROM unnest($6, $7) AS n (period_ms, rule)
+    WHERE n.period_ms IS NOT NULL AND n.rule IS NOT NULL;
     IF $10 THEN
         RETURN QUERY INSERT INTO tickwheel_timers AS t
             (kind, key, payload, due, period_ms, rule, max_attempts, time_limit_ms)
@@ -77,7 +91,8 @@ BEGIN
     ELSE
         -- Those that are there are locked in the order of their numbers before any is changed, and the others are put in in the
         -- order of their names. So calls at the same time do not wait for each other in a circle.
-        PERFORM FROM tickwheel_timers t JOIN unnest($1, $2) AS n (kind, key) ON t.kind = n.kind AND t.key = n.key
+        PERFORM FROM tickwheel_timers t JOIN unnest($1, $2) AS n (kind, key) 
+            ON t.kind = n.kind COLLATE "default" AND t.key = n.key COLLATE "default"
         ORDER BY t.id FOR UPDATE OF t;
         RETURN QUERY INSERT INTO tickwheel_timers AS t
             (kind, key, payload, due, period_ms, rule, max_attempts, time_limit_ms)
@@ -96,99 +111,72 @@ END $$;
 -- Moves a timer that waits, and returns its new due time. NULL: there is none that waits. One that waits for another attempt
 -- begins anew.
 CREATE FUNCTION tickwheel_reset(kind text, key text, at timestamptz DEFAULT NULL, after interval DEFAULT NULL)
-RETURNS timestamptz LANGUAGE plpgsql SET search_path FROM CURRENT SET enable_seqscan TO off AS $$
+RETURNS timestamptz LANGUAGE plpgsql SET search_path FROM CURRENT SET plan_cache_mode TO force_custom_plan AS $$
 #variable_conflict use_column
 DECLARE moved timestamptz;
 BEGIN
     UPDATE tickwheel_timers t SET held_until = NULL, attempts = 0, error = NULL, due = tickwheel_due($3, $4)
-    WHERE t.kind = $1 AND t.key = $2 AND t.state = 'waiting' RETURNING t.due INTO moved;
+    WHERE t.kind = $1 COLLATE "default" AND t.key = $2 COLLATE "default" AND t.state = 'waiting' RETURNING t.due INTO moved;
     RETURN moved;
 END $$;
 
 -- Removes a timer, and returns the state that it was in. NULL: it is not there. If it was running, its run goes on, and nothing
 -- follows it.
 CREATE FUNCTION tickwheel_cancel(kind text, key text) RETURNS text
-LANGUAGE plpgsql SET search_path FROM CURRENT SET enable_seqscan TO off AS $$
+LANGUAGE plpgsql SET search_path FROM CURRENT SET plan_cache_mode TO force_custom_plan AS $$
 #variable_conflict use_column
 DECLARE before text;
 BEGIN
-    DELETE FROM tickwheel_timers t WHERE t.kind = $1 AND t.key = $2 RETURNING t.state INTO before;
+    DELETE FROM tickwheel_timers t WHERE t.kind = $1 COLLATE "default" AND t.key = $2 COLLATE "default" RETURNING t.state INTO before;
     RETURN before;
 END $$;
 
 -- Returns a timer, or no row.
 CREATE FUNCTION tickwheel_get(kind text, key text) RETURNS SETOF tickwheel_timers ROWS 1
-LANGUAGE plpgsql STABLE SET search_path FROM CURRENT SET enable_seqscan TO off AS $$
+LANGUAGE plpgsql STABLE SET search_path FROM CURRENT SET plan_cache_mode TO force_custom_plan AS $$
 #variable_conflict use_column
 BEGIN
-    RETURN QUERY SELECT t.* FROM tickwheel_timers t WHERE t.kind = $1 AND t.key = $2;
+    RETURN QUERY SELECT t.* FROM tickwheel_timers t WHERE t.kind = $1 COLLATE "default" AND t.key = $2 COLLATE "default";
 END $$;
 
 -- Makes dead timers wait again, with all their attempts before them: the one of this key, or all of this kind. Returns how many.
 CREATE FUNCTION tickwheel_requeue(kind text, key text DEFAULT NULL, at timestamptz DEFAULT NULL, after interval DEFAULT NULL)
-RETURNS bigint LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+RETURNS bigint LANGUAGE plpgsql SET search_path FROM CURRENT SET plan_cache_mode TO force_custom_plan AS $$
 #variable_conflict use_column
 DECLARE count bigint;
 BEGIN
     WITH dead AS (
         SELECT t.id FROM tickwheel_timers t
-        WHERE t.kind = $1 AND ($2 IS NULL OR t.key = $2) AND t.state = 'dead' ORDER BY t.id FOR UPDATE)
+        WHERE t.kind = $1 COLLATE "default" AND ($2 IS NULL OR t.key = $2 COLLATE "default") AND t.state = 'dead' ORDER BY t.id FOR UPDATE)
     UPDATE tickwheel_timers t SET state = 'waiting', held_until = NULL, attempts = 0, due = tickwheel_due($3, $4)
     FROM dead WHERE t.id = dead.id;
     GET DIAGNOSTICS count = ROW_COUNT;
     RETURN count;
 END $$;
 
--- Refuses a row that is no timer, and a change that would be lost. The triggers decide, so this is called for those alone.
+-- The name of a constraint is in the message about a row that breaks it.
+ALTER TABLE tickwheel_timers RENAME CONSTRAINT tickwheel_timers_kind_check TO "a kind has 1 to 200 bytes";
+ALTER TABLE tickwheel_timers RENAME CONSTRAINT tickwheel_timers_key_check TO "a key has at most 1000 bytes";
+ALTER TABLE tickwheel_timers RENAME CONSTRAINT tickwheel_timers_due_check TO "a timer is due between the years 1970 and 9998";
+ALTER TABLE tickwheel_timers RENAME CONSTRAINT tickwheel_timers_period_ms_check TO "period_ms is 1 or more, or NULL";
+ALTER TABLE tickwheel_timers RENAME CONSTRAINT tickwheel_timers_max_attempts_check TO "max_attempts is 1 or more, or NULL";
+ALTER TABLE tickwheel_timers RENAME CONSTRAINT tickwheel_timers_time_limit_ms_check TO "time_limit_ms is 1 or more, or NULL";
+
+-- Refuses a change that would be lost.
 CREATE FUNCTION tickwheel_refuse() RETURNS trigger LANGUAGE plpgsql AS $$
-DECLARE
-    problem text;
-    advice text;
 BEGIN
-    IF NEW.kind IS NULL OR octet_length(NEW.kind) NOT BETWEEN 1 AND 200 THEN
-        problem := format('a kind has 1 to 200 bytes, and this one has %s', coalesce(octet_length(NEW.kind), 0));
-        advice := 'The kind names the handler of the timer.';
-    ELSIF NEW.key IS NULL OR octet_length(NEW.key) > 1000 THEN
-        problem := format('a key has at most 1000 bytes, and this one %s',
-            coalesce('has ' || octet_length(NEW.key), 'is NULL'));
-        advice := 'Take the number of an order, say, and put the rest into the payload.';
-    ELSIF NEW.due IS NULL OR NEW.due NOT BETWEEN '1970-01-01 00:00Z' AND '9998-12-31 23:59:59.999999Z' THEN
-        problem := format('it is due between the years 1970 and 9998, and not at %s', coalesce(NEW.due::text, 'NULL'));
-        advice := 'Give a time that comes. To keep a timer from running, cancel it.';
-    ELSIF NEW.period_ms < 1 THEN
-        problem := 'the period is shorter than a millisecond';
-        advice := 'Give 1 or more, or NULL for a timer that does not repeat.';
-    ELSIF NEW.max_attempts < 1 THEN
-        problem := format('`max_attempts` is %s, so it would never run', NEW.max_attempts);
-        advice := 'Give 1 or more, or NULL for what its handler says.';
-    ELSIF NEW.time_limit_ms < 1 THEN
-        problem := 'the time limit is shorter than a millisecond';
-        advice := 'Give 1 or more, or NULL for what its worker says.';
-    ELSIF TG_OP = 'INSERT' THEN
-        problem := 'it has both a period and a rule';
-        advice := 'Give `period_ms` or `rule`.';
-    ELSIF NEW.state = 'dead' THEN
-        problem := 'it is dead, and a dead timer that is moved stays dead';
-        advice := 'Call `tickwheel_requeue`, or add `AND state = ''waiting''` to the statement.';
-    ELSE
-        problem := 'a worker runs it, and the change would be lost with the end of the run';
-        advice := 'Replace it with `tickwheel_schedule`, or add `AND state = ''waiting''` to the statement.';
+    IF NEW.state = 'dead' THEN
+        RAISE 'the timer "%" "%" is dead, and a dead timer that is moved stays dead', NEW.kind, NEW.key
+            USING ERRCODE = 'check_violation',
+            HINT = 'Call `tickwheel_requeue`, or add `AND state = ''waiting''` to the statement.';
     END IF;
-    RAISE 'the timer "%" "%": %', left(NEW.kind, 200), left(NEW.key, 200), problem
-        USING ERRCODE = 'check_violation', HINT = advice;
+    RAISE 'a worker runs the timer "%" "%", and the change would be lost with the end of the run', NEW.kind, NEW.key
+        USING ERRCODE = 'check_violation',
+        HINT = 'Replace it with `tickwheel_schedule`, or add `AND state = ''waiting''` to the statement.';
 END $$;
-CREATE TRIGGER tickwheel_timers_new_checked BEFORE INSERT ON tickwheel_timers FOR EACH ROW
-    WHEN (NEW.kind IS NULL OR octet_length(NEW.kind) NOT BETWEEN 1 AND 200 OR NEW.key IS NULL OR octet_length(NEW.key) > 1000
-        OR NEW.due IS NULL OR NEW.due NOT BETWEEN '1970-01-01 00:00Z' AND '9998-12-31 23:59:59.999999Z' OR NEW.period_ms < 1
-        OR NEW.max_attempts < 1 OR NEW.time_limit_ms < 1 OR (NEW.period_ms IS NOT NULL AND NEW.rule IS NOT NULL))
-    EXECUTE FUNCTION tickwheel_refuse();
-CREATE TRIGGER tickwheel_timers_change_checked
-    BEFORE UPDATE OF kind, key, payload, due, period_ms, max_attempts, time_limit_ms ON tickwheel_timers FOR EACH ROW
-    WHEN (NEW.kind IS NULL OR octet_length(NEW.kind) NOT BETWEEN 1 AND 200 OR NEW.key IS NULL OR octet_length(NEW.key) > 1000
-        OR NEW.due IS NULL OR NEW.due NOT BETWEEN '1970-01-01 00:00Z' AND '9998-12-31 23:59:59.999999Z' OR NEW.period_ms < 1
-        OR NEW.max_attempts < 1 OR NEW.time_limit_ms < 1
-        OR (OLD.state = 'dead' AND NEW.state = 'dead' AND NEW.due <> OLD.due)
-        OR (OLD.state = 'running' AND NEW.state = 'running' AND (NEW.due <> OLD.due OR NEW.payload <> OLD.payload)))
+CREATE TRIGGER tickwheel_timers_checked BEFORE UPDATE OF payload, due ON tickwheel_timers FOR EACH ROW
+    WHEN (NEW.state = OLD.state AND (OLD.state = 'dead' AND NEW.due <> OLD.due
+        OR OLD.state = 'running' AND (NEW.due <> OLD.due OR NEW.payload <> OLD.payload)))
     EXECUTE FUNCTION tickwheel_refuse();
 
 -- A dead timer that is set to waiting by hand wakes at its due time, with all its attempts before it.

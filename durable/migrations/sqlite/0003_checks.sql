@@ -9,8 +9,6 @@ CREATE TRIGGER tickwheel_timers_new_due BEFORE INSERT ON tickwheel_timers WHEN N
 BEGIN SELECT RAISE(ABORT, 'a timer is due between the years 1970 and 9998: `due` is milliseconds since 1970'); END;
 CREATE TRIGGER tickwheel_timers_changed_due BEFORE UPDATE OF due ON tickwheel_timers WHEN NEW.due NOT BETWEEN 0 AND 253370764800000
 BEGIN SELECT RAISE(ABORT, 'a timer is due between the years 1970 and 9998: `due` is milliseconds since 1970'); END;
-CREATE TRIGGER tickwheel_timers_both BEFORE INSERT ON tickwheel_timers WHEN NEW.period_ms IS NOT NULL AND NEW.rule IS NOT NULL
-BEGIN SELECT RAISE(ABORT, 'a timer has a period or a rule: give `period_ms` or `rule`'); END;
 CREATE TRIGGER tickwheel_timers_dead BEFORE UPDATE OF due ON tickwheel_timers
 WHEN OLD.state = 'dead' AND NEW.state = 'dead' AND NEW.due <> OLD.due
 BEGIN SELECT RAISE(ABORT, 'the timer is dead, and a dead timer that is moved stays dead: set `state` to ''waiting'' too, or add AND state = ''waiting'' to the statement'); END;

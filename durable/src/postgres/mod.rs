@@ -32,7 +32,7 @@ use self::session::Session;
 pub use self::table::{Within, within};
 use crate::clock::{LATEST, from_micros};
 use crate::error::{Error, Result};
-use crate::store::{Connection, Listener, News, SCHEMA_VERSION, Store, Transactions};
+use crate::store::{Connection, Listener, News, Notices, SCHEMA_VERSION, Store, Transactions};
 
 macro_rules! migrations {
     ($($file:literal),*) => {
@@ -48,7 +48,7 @@ macro_rules! migrations {
     };
 }
 
-migrations! { "0001_timers.sql", "0002_moves.sql", "0003_functions.sql" }
+migrations! { "0001_timers.sql", "0002_moves.sql", "0003_functions.sql", "0004_notices.sql" }
 
 /// Any number, but the same for all processes that create the tables: one at a time does.
 const MAKING_TABLES: i64 = 0x7469_636b_7768;
@@ -296,7 +296,13 @@ impl Store for Postgres {
             let mut heard = client.notifications();
             heard.timeout_iter(HEARING).any(|heard| Ok(heard.payload() == word)).map_err(failed)?
         };
-        Ok(is_heard.then(|| Box::new(Ear { client, schema }) as Box<dyn Listener>))
+        if !is_heard {
+            return Ok(None);
+        }
+        let ways = placed("SELECT notices FROM tickwheel_schema", self.schema.as_deref());
+        let mut ear = Ear { client, schema, ways: ways.into_owned(), notices: Notices::AtOnce };
+        ear.ask()?;
+        Ok(Some(Box::new(ear)))
     }
 
     fn transactions(&self) -> Transactions {
@@ -309,6 +315,21 @@ struct Ear {
     client: Client,
     /// The schema of the tables. All schemas of a database share the channel.
     schema: String,
+    /// The statement that asks in which way the triggers tell.
+    ways: String,
+    notices: Notices,
+}
+
+impl Ear {
+    fn ask(&mut self) -> Result<()> {
+        let row = only_row(self.client.query_typed(&self.ways, &[]).map_err(failed)?)?;
+        self.notices = match row.get(0) {
+            "debounced" => Notices::Debounced,
+            "never" => Notices::Never,
+            _ => Notices::AtOnce,
+        };
+        Ok(())
+    }
 }
 
 impl Listener for Ear {
@@ -325,7 +346,15 @@ impl Listener for Ear {
         if self.client.is_closed() {
             return Err(Error::unreachable("the server has closed the connection"));
         }
+        // Whoever sets another way says so without a kind.
+        if heard.iter().any(|news| news.kind.is_empty()) {
+            self.ask()?;
+        }
         Ok(heard)
+    }
+
+    fn notices(&self) -> Notices {
+        self.notices
     }
 }
 

@@ -126,6 +126,14 @@ impl Connection for Session {
         self.client.batch_execute(&sql).map_err(failed)
     }
 
+    fn stay_awake(&mut self, kind: &str, span: Duration) -> Result<()> {
+        let sql = "INSERT INTO tickwheel_awake AS awake (kind, until)
+            VALUES ($1, tickwheel_now() + $2::float8 * interval '1 millisecond')
+            ON CONFLICT (kind) DO UPDATE SET until = excluded.until
+            WHERE awake.until < excluded.until - interval '500 milliseconds'";
+        self.patient().query(sql, &[&kind, &for_interval(span)]).map(drop)
+    }
+
     fn now(&mut self) -> Result<SystemTime> {
         let rows = self.table().query("SELECT tickwheel_now()", &[])?;
         let row = rows.first().ok_or_else(no_row)?;

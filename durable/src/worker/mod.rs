@@ -17,7 +17,7 @@ use self::shared::{Kind, Settings};
 use crate::error::{Error, Result, StopReason};
 use crate::failure::{Failure, HandlerResult, Retry};
 use crate::handler::{Handler, Run};
-use crate::store::Transactions;
+use crate::store::{Notices, Transactions};
 use crate::timer::Timer;
 use crate::timers::{Timers, outside_of_runtimes};
 use tickwheel::Scheduler;
@@ -261,7 +261,8 @@ impl WorkerBuilder {
             let connection = self.timers.store().connect()?;
             let listener = self.timers.store().listen()?;
             let mut settings = self.settings;
-            settings.is_told = AtomicBool::new(listener.is_some());
+            let is_told = listener.as_ref().is_some_and(|ear| ear.notices() == Notices::AtOnce);
+            settings.is_told = AtomicBool::new(is_told);
             let shared = Arc::new(Shared::new(self.timers, self.kinds, settings, scheduler));
             // From here on, the drop of the worker ends whatever was started. And from here on it is told of what is
             // scheduled, while its first look sees what was there before.

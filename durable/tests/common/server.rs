@@ -148,7 +148,10 @@ impl Private {
     fn configure(&self) -> std::io::Result<()> {
         let mut file = OpenOptions::new().append(true).open(self.data().join("postgresql.conf"))?;
         let socket = self.folder.to_string_lossy().replace('\'', "''");
-        writeln!(file, "listen_addresses = ''\nunix_socket_directories = '{socket}'\nfsync = off")
+        writeln!(
+            file,
+            "listen_addresses = ''\nunix_socket_directories = '{socket}'\nfsync = off\nmax_prepared_transactions = 9"
+        )
     }
 
     fn run(&self, program: &str, arguments: &[&str]) -> Result<Output, Reason> {

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use postgres::types::ToSql;
 use tickwheel_durable::{
@@ -175,6 +175,8 @@ pub(crate) fn many_are_scheduled_at_once(database: &Database<'_>) {
     let refused = rows("ARRAY['mail', ''], ARRAY['d', 'e']").expect_err("a kind is empty");
     assert!(refused.contains("1 to 200 bytes"), "{refused}");
     assert!(timers.get("mail", "d").expect("no error").is_none());
+    let refused = rows("ARRAY['mail'], ARRAY['d'], rules => ARRAY['daily'], period_ms => ARRAY[1]");
+    assert!(refused.expect_err("it has both").contains("Give `period_ms` or `rule`"));
     let refused = rows("ARRAY['mail', 'mail'], ARRAY['d']").expect_err("a key is missing");
     assert!(refused.contains("different lengths"), "{refused}");
     assert_eq!(rows("ARRAY[]::text[], ARRAY[]::text[]").expect("nothing"), named(&[]));
@@ -256,35 +258,27 @@ pub(crate) fn what_cannot_be_is_refused_with_advice(database: &Database<'_>) {
     drop(database.open());
     let mut mine = client(&database.url());
     let long = "k".repeat(1001);
-    for (arguments, problem, advice) in [
-        ("'', '1'", "a kind has 1 to 200 bytes, and this one has 0", "names the handler"),
-        ("NULL, '1'", "a kind has 1 to 200 bytes, and this one has 0", "names the handler"),
-        (&format!("'{long}', '1'"), "this one has 1001", "names the handler"),
-        (
-            &format!("'mail', '{long}'"),
-            "a key has at most 1000 bytes, and this one has 1001",
-            "into the payload",
-        ),
-        ("'mail', NULL", "this one is NULL", "into the payload"),
-        ("'mail', '1', at => 'infinity'", "cannot be due at infinity", "cancel it"),
-        ("'mail', '1', at => '-infinity'", "cannot be due at -infinity", "cancel it"),
-        ("'mail', '1', at => now(), after => '1 s'", "this one has both", "Give `at` or `after`"),
-        ("'mail', '1', period_ms => 0", "the period is shorter", "Give 1 or more"),
+    for (arguments, problem) in [
+        ("'', '1'", "a kind has 1 to 200 bytes"),
+        ("NULL, '1'", "null value in column \"kind\""),
+        (&format!("'{long}', '1'"), "a kind has 1 to 200 bytes"),
+        (&format!("'mail', '{long}'"), "a key has at most 1000 bytes"),
+        ("'mail', NULL", "null value in column \"key\""),
+        ("'mail', '1', at => 'infinity'", "cannot be due at infinity: Give a time that comes"),
+        ("'mail', '1', at => '-infinity'", "cannot be due at -infinity: Give a time that comes"),
+        ("'mail', '1', at => now(), after => '1 s'", "this one has both: Give `at` or `after`"),
+        ("'mail', '1', period_ms => 0", "period_ms is 1 or more, or NULL"),
         (
             "'mail', '1', period_ms => 1000, rule => 'daily'",
-            "both a period and a rule",
-            "Give `period_ms` or `rule`",
+            "this one has both: Give `period_ms` or `rule`",
         ),
-        ("'mail', '1', max_attempts => 0", "`max_attempts` is 0", "Give 1 or more"),
-        ("'mail', '1', time_limit_ms => -1", "the time limit is shorter", "Give 1 or more"),
+        ("'mail', '1', max_attempts => 0", "max_attempts is 1 or more, or NULL"),
+        ("'mail', '1', time_limit_ms => -1", "time_limit_ms is 1 or more, or NULL"),
     ] {
         for keep in ["", ", keep => true"] {
             let sql = format!("SELECT * FROM tickwheel_schedule({arguments}{keep})");
             let refused = refusal(mine.query(&sql, &[]).expect_err(arguments));
-            assert!(
-                refused.contains(problem) && refused.contains(advice),
-                "{arguments}: {refused}"
-            );
+            assert!(refused.contains(problem), "{arguments}: {refused}");
         }
     }
     let refused = mine.query("SELECT tickwheel_reset('mail', '1', 'infinity')", &[]);
@@ -322,4 +316,38 @@ pub(crate) fn times_are_kept_in_range(database: &Database<'_>) {
         apart(due("2"), due("3"))
     );
     assert!(due("2") <= now + Duration::from_millis(1500) && due("3") > due("2"));
+}
+
+/// A session that has known the table when it was empty does not read all of it when it is large. The caller's texts have
+/// another collation than the table's.
+pub(crate) fn calls_are_quick_after_the_table_has_grown(database: &Database<'_>) {
+    const ROWS: usize = 40_000;
+    drop(database.open());
+    let mut mine = client(&database.url());
+    let calls = [
+        "tickwheel_schedule('mail', $1 COLLATE \"C\", after => '1 hour')",
+        "tickwheel_schedule_many(ARRAY['mail'], ARRAY[$1], after => ARRAY[interval '1 hour'])",
+        "tickwheel_reset('mail', $1 COLLATE \"C\", after => '1 hour')",
+        "tickwheel_get('mail', $1 COLLATE \"C\")",
+        "tickwheel_cancel('mail', $1 COLLATE \"C\")",
+    ];
+    let calls = calls.map(|call| mine.prepare(&format!("SELECT * FROM {call}")).expect("prepared"));
+    let mut all = |count: usize| {
+        let begin = Instant::now();
+        for n in 0..count {
+            for call in &calls {
+                mine.query(call, &[&format!("{n}")]).expect("no error");
+            }
+        }
+        begin.elapsed() / u32::try_from(count * calls.len()).expect("few")
+    };
+    all(10);
+    database.execute(&format!(
+        "INSERT INTO tickwheel_timers (kind, key, due)
+         SELECT 'mail', 'more ' || n, now() + interval '1 hour' FROM generate_series(1, {ROWS}) n"
+    ));
+    // One that reads the table takes some ten milliseconds.
+    let each = all(40);
+    println!("  {each:?} each");
+    assert!(each < Duration::from_millis(5), "{each:?} each");
 }

@@ -1,11 +1,12 @@
 //! Timers in SQL, for every client of PostgreSQL: the functions that the migration makes, what is refused, roles, a schema of
-//! one's choice, and an upgrade while workers of the version before are at work.
+//! one's choice, the ways of telling workers, and an upgrade while workers of the version before are at work.
 
 #[path = "../../../tests/common/mod.rs"]
 mod common;
 #[path = "../common/databases.rs"]
 mod databases;
 mod functions;
+mod notices;
 mod roles;
 #[path = "../common/server.rs"]
 mod server;
@@ -28,11 +29,22 @@ const CHECKS: &[Check] = &[
     ("functions_see_all_states", functions::functions_see_all_states),
     ("what_cannot_be_is_refused_with_advice", functions::what_cannot_be_is_refused_with_advice),
     ("times_are_kept_in_range", functions::times_are_kept_in_range),
+    (
+        "calls_are_quick_after_the_table_has_grown",
+        functions::calls_are_quick_after_the_table_has_grown,
+    ),
     ("a_schema_of_ones_choice", roles::a_schema_of_ones_choice),
     ("roles_have_what_they_need_and_no_more", roles::roles_have_what_they_need_and_no_more),
     (
         "workers_of_both_versions_live_through_an_upgrade",
         upgrade::workers_of_both_versions_live_through_an_upgrade,
+    ),
+    ("two_phases_work_without_notices", notices::two_phases_work_without_notices),
+    ("the_way_may_change_at_any_time", notices::the_way_may_change_at_any_time),
+    ("many_commits_are_told_once", notices::many_commits_are_told_once),
+    (
+        "a_long_transaction_tells_although_the_workers_were_awake",
+        notices::a_long_transaction_tells_although_the_workers_were_awake,
     ),
 ];
 
