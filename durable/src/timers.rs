@@ -40,7 +40,7 @@ impl Timers {
     /// [`Error::Address`] if it is no address, or of a database whose feature is off. [`Error::Unreachable`] if the
     /// database cannot be opened. [`Error::Schema`] if its tables are from a later version of this crate.
     pub fn open(address: &str) -> Result<Timers> {
-        Timers::opened(store_at(address)?, |store| store.migrate())
+        Timers::opened(store_at(address)?, Store::migrate)
     }
 
     /// Like [`open`](Timers::open), but creates and changes no tables. For a role that may not, or where a tool of yours runs
@@ -50,7 +50,7 @@ impl Timers {
     ///
     /// As [`open`](Timers::open), and [`Error::Unmigrated`], which tells what is missing.
     pub fn open_unmigrated(address: &str) -> Result<Timers> {
-        Timers::opened(store_at(address)?, |store| store.check())
+        Timers::opened(store_at(address)?, Store::check)
     }
     /// Opens a store that was built by hand, or one of your own.
     ///
@@ -58,7 +58,7 @@ impl Timers {
     ///
     /// As [`open`](Timers::open).
     pub fn with_store(store: impl Store) -> Result<Timers> {
-        Timers::opened(Box::new(store), |store| store.migrate())
+        Timers::opened(Box::new(store), Store::migrate)
     }
 
     /// Like [`open_unmigrated`](Timers::open_unmigrated), with a store that was built by hand.
@@ -67,7 +67,7 @@ impl Timers {
     ///
     /// As [`open_unmigrated`](Timers::open_unmigrated).
     pub fn with_unmigrated_store(store: impl Store) -> Result<Timers> {
-        Timers::opened(Box::new(store), |store| store.check())
+        Timers::opened(Box::new(store), Store::check)
     }
 
     fn opened(

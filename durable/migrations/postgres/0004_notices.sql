@@ -59,7 +59,8 @@ BEGIN
         EXECUTE format('ALTER TABLE tickwheel_timers %s TRIGGER tickwheel_timers_%s',
             CASE WHEN way = 'never' THEN 'DISABLE' ELSE 'ENABLE' END, of_trigger);
     END LOOP;
-    PERFORM pg_notify('tickwheel_timers', '0 ' || nspname || '/')
+    PERFORM pg_notify('tickwheel_timers',
+        CASE way WHEN 'at once' THEN -1 WHEN 'debounced' THEN -2 ELSE -3 END || ' ' || nspname || '/')
     FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace WHERE pg_class.oid = 'tickwheel_timers'::regclass;
 END $$;
 

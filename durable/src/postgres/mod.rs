@@ -284,10 +284,6 @@ impl Store for Postgres {
         }
         let mut client = self.client()?;
         client.batch_execute("LISTEN tickwheel_timers").map_err(failed)?;
-        let schema = "SELECT nspname::text FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
-            WHERE pg_class.oid = 'tickwheel_timers'::regclass";
-        let schema = placed(schema, self.schema.as_deref());
-        let schema = only_row(client.query_typed(&schema, &[]).map_err(failed)?)?.get(0);
         let word = format!("hear {:x}", RandomState::new().hash_one(()));
         let say = format!("SELECT pg_notify('tickwheel_timers', '{word}')");
         self.client()?.batch_execute(&say).map_err(failed)?;
@@ -299,10 +295,19 @@ impl Store for Postgres {
         if !is_heard {
             return Ok(None);
         }
-        let ways = placed("SELECT notices FROM tickwheel_schema", self.schema.as_deref());
-        let mut ear = Ear { client, schema, ways: ways.into_owned(), notices: Notices::AtOnce };
-        ear.ask()?;
-        Ok(Some(Box::new(ear)))
+        // It is asked only now, because another way may have been set while the word was awaited.
+        let of = "SELECT nspname::text, (SELECT notices FROM tickwheel_schema)
+            FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
+            WHERE pg_class.oid = 'tickwheel_timers'::regclass";
+        let of = placed(of, self.schema.as_deref());
+        let row = only_row(client.query_typed(&of, &[]).map_err(failed)?)?;
+        let notices = match row.get(1) {
+            "debounced" => Notices::Debounced,
+            "never" => Notices::Never,
+            _ => Notices::AtOnce,
+        };
+        let schema = row.get(0);
+        Ok(Some(Box::new(Ear { client, schema, notices })))
     }
 
     fn transactions(&self) -> Transactions {
@@ -315,40 +320,35 @@ struct Ear {
     client: Client,
     /// The schema of the tables. All schemas of a database share the channel.
     schema: String,
-    /// The statement that asks in which way the triggers tell.
-    ways: String,
     notices: Notices,
 }
 
 impl Ear {
-    fn ask(&mut self) -> Result<()> {
-        let row = only_row(self.client.query_typed(&self.ways, &[]).map_err(failed)?)?;
-        self.notices = match row.get(0) {
-            "debounced" => Notices::Debounced,
-            "never" => Notices::Never,
-            _ => Notices::AtOnce,
-        };
-        Ok(())
+    fn take_in(&mut self, payload: &str) -> Option<News> {
+        let (wake, of) = payload.split_once(' ')?;
+        let kind = of.strip_prefix(&*self.schema)?.strip_prefix('/')?.to_owned();
+        let wake = wake.parse::<i64>().ok()?.min(LATEST);
+        // Whoever sets another way says so in place of a time, and without a kind.
+        match wake {
+            -1 => self.notices = Notices::AtOnce,
+            -2 => self.notices = Notices::Debounced,
+            -3 => self.notices = Notices::Never,
+            _ => {}
+        }
+        Some(News { kind, wake: from_micros(wake) })
     }
 }
 
 impl Listener for Ear {
     fn wait(&mut self, timeout: Duration) -> Result<Vec<News>> {
         let mut heard = Vec::new();
-        let first = self.client.notifications().timeout_iter(timeout).next().map_err(failed)?;
-        let mut is_heard = first.is_some();
-        heard.extend(first.and_then(|first| news_in(first.payload(), &self.schema)));
-        while is_heard {
-            let next = self.client.notifications().iter().next().map_err(failed)?;
-            is_heard = next.is_some();
-            heard.extend(next.and_then(|next| news_in(next.payload(), &self.schema)));
+        let mut next = self.client.notifications().timeout_iter(timeout).next().map_err(failed)?;
+        while let Some(notice) = next {
+            heard.extend(self.take_in(notice.payload()));
+            next = self.client.notifications().iter().next().map_err(failed)?;
         }
         if self.client.is_closed() {
             return Err(Error::unreachable("the server has closed the connection"));
-        }
-        // Whoever sets another way says so without a kind.
-        if heard.iter().any(|news| news.kind.is_empty()) {
-            self.ask()?;
         }
         Ok(heard)
     }
@@ -356,12 +356,4 @@ impl Listener for Ear {
     fn notices(&self) -> Notices {
         self.notices
     }
-}
-
-/// The time in microseconds, the schema and the kind, as the triggers write them.
-fn news_in(payload: &str, schema: &str) -> Option<News> {
-    let (wake, of) = payload.split_once(' ')?;
-    let kind = of.strip_prefix(schema)?.strip_prefix('/')?;
-    let wake = wake.parse::<i64>().ok()?.min(LATEST);
-    Some(News { kind: kind.to_owned(), wake: from_micros(wake) })
 }

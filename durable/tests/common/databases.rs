@@ -76,7 +76,9 @@ impl Database<'_> {
                 connection.busy_timeout(common::PATIENCE).expect("a timeout");
                 connection.execute_batch(sql).map_err(|error| error.to_string())
             }
-            Database::Schema { .. } => client(&self.url()).batch_execute(sql).map_err(refusal),
+            Database::Schema { .. } => {
+                client(&self.url()).batch_execute(sql).map_err(|error| refusal(&error))
+            }
         }
     }
 
@@ -142,7 +144,7 @@ pub(crate) fn client(url: &str) -> postgres::Client {
 }
 
 /// What a server says of a statement that it refuses, with its advice.
-pub(crate) fn refusal(error: postgres::Error) -> String {
+pub(crate) fn refusal(error: &postgres::Error) -> String {
     let Some(said) = error.as_db_error() else { return error.to_string() };
     format!("{}: {}", said.message(), said.hint().unwrap_or_default())
 }

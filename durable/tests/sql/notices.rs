@@ -44,7 +44,7 @@ pub(crate) fn two_phases_work_without_notices(database: &Database<'_>) {
         let sql = format!(
             "BEGIN; SELECT tickwheel_schedule('mail', '{name}'); PREPARE TRANSACTION '{name}'"
         );
-        let prepared = mine.batch_execute(&sql).map_err(refusal);
+        let prepared = mine.batch_execute(&sql).map_err(|error| refusal(&error));
         if prepared.is_err() {
             mine.batch_execute("ROLLBACK").expect("it ends");
         }

@@ -54,7 +54,7 @@ pub(crate) fn a_schema_of_ones_choice(database: &Database<'_>) {
     transaction.batch_execute(&call).expect("scheduled");
     let mut table = within(&mut transaction).in_schema(&name).expect("a name");
     let third = NewTimer::new("mail", "3", NOW).payload(name.clone());
-    table.schedule(&[third.clone()], Existing::Keep).expect("scheduled");
+    table.schedule(std::slice::from_ref(&third), Existing::Keep).expect("scheduled");
     assert_eq!(table.schedule(&[third], Existing::Keep).expect("it is there"), [None]);
     assert!(table.reset("mail", "3", NOW.into()).expect("no error").is_some());
     transaction.commit().expect("it commits");
@@ -73,7 +73,7 @@ pub(crate) fn a_schema_of_ones_choice(database: &Database<'_>) {
 pub(crate) fn roles_have_what_they_need_and_no_more(database: &Database<'_>) {
     let Database::Schema { server, name } = database else { panic!("a server") };
     let mut owner = client(server.url());
-    let [migrates, works, schedules] = ["migrates", "works", "schedules"].map(|of| new_name(of));
+    let [migrates, works, schedules] = ["migrates", "works", "schedules"].map(new_name);
     let grants = include_str!("../../src/lib.rs");
     let grants = grants.split("-- The roles").nth(1).expect("it is documented");
     let grants = grants.split("```").next().expect("it ends").replace("//!", "");

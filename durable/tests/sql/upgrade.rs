@@ -12,8 +12,11 @@ use tickwheel_durable::{Timers, postgres::MIGRATIONS};
 use super::common::{PATIENCE, until};
 use super::databases::{Database, client};
 
-/// How many timers each of the four callers puts in.
+/// How many timers each older caller puts in.
 const EACH: usize = 400;
+
+/// All of them: those of two older callers, and as many of a newer one.
+const ALL: i64 = 1600;
 
 /// When the tables are brought up to date: about in the middle.
 const BEFORE: usize = 500;
@@ -77,7 +80,7 @@ pub(crate) fn workers_of_both_versions_live_through_an_upgrade(database: &Databa
     let count = |of: &str| database.number(&format!("SELECT count(*) FROM ledger WHERE {of}"));
     assert_eq!(
         (count("true"), database.number("SELECT count(DISTINCT key) FROM ledger")),
-        (4 * EACH as i64, 4 * EACH as i64)
+        (ALL, ALL)
     );
     assert!(count("version = 2 AND key LIKE 'new %'") > 0, "an older worker runs new timers");
     assert!(count("version = 3 AND key LIKE 'old %'") > 0, "a newer worker runs old timers");
