@@ -155,8 +155,8 @@ impl WorkerBuilder {
     /// server or, through the same [`Timers`] and its clones, by this process.
     ///
     /// Set it to less if other processes schedule in the same SQLite file for the next second: SQLite answers in microseconds
-    /// if nothing has changed. PostgreSQL is asked once a second while it cannot tell: through a pooler in transaction mode,
-    /// or when the connection for that is lost.
+    /// if nothing has changed. PostgreSQL is asked once a second while it does not tell of each timer: through a pooler in
+    /// transaction mode, when the connection for that is lost, or if its tables are set to [tell less](crate#the-price-of-a-notice).
     pub fn poll_every(mut self, interval: Duration) -> WorkerBuilder {
         self.settings.poll = Some(interval.clamp(Duration::from_millis(1), LONGEST));
         self
