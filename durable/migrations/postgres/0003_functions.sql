@@ -64,12 +64,12 @@ $f$, '@extschema@', quote_ident(current_schema())); END $do$;
 
 -- Schedules many, which costs a fraction of a call for each. All lists are as long as the first, or NULL, which means the
 -- default for all. Of several with the same kind and key the last one counts, or with `keep` the first. Returns a row for each
--- timer that was put in.
+-- timer that was put in. They are put in, and locked, in the order of their names (PG-2).
 CREATE FUNCTION tickwheel_schedule_many(kinds text[], keys text[], payloads bytea[] DEFAULT NULL, at timestamptz[] DEFAULT NULL,
     after interval[] DEFAULT NULL, period_ms bigint[] DEFAULT NULL, rules text[] DEFAULT NULL, max_attempts integer[] DEFAULT NULL,
     time_limit_ms bigint[] DEFAULT NULL, keep boolean DEFAULT false)
 RETURNS TABLE (kind text, key text, due timestamptz, replaced boolean)
-LANGUAGE plpgsql SET search_path FROM CURRENT SET plan_cache_mode TO force_custom_plan AS $$
+LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 #variable_conflict use_column
 BEGIN
     IF cardinality($1) <> ANY (ARRAY[cardinality($2), cardinality($3), cardinality($4), cardinality($5), cardinality($6),
@@ -89,11 +89,6 @@ BEGIN
         ORDER BY n.kind COLLATE "C", n.key COLLATE "C", n.place
         ON CONFLICT (kind, key) DO NOTHING RETURNING t.kind, t.key, t.due, false;
     ELSE
-        -- Those that are there are locked in the order of their numbers before any is changed, and the others are put in in the
-        -- order of their names. So calls at the same time do not wait for each other in a circle.
-        PERFORM FROM tickwheel_timers t JOIN unnest($1, $2) AS n (kind, key) 
-            ON t.kind = n.kind COLLATE "default" AND t.key = n.key COLLATE "default"
-        ORDER BY t.id FOR UPDATE OF t;
         RETURN QUERY INSERT INTO tickwheel_timers AS t
             (kind, key, payload, due, period_ms, rule, max_attempts, time_limit_ms)
         SELECT DISTINCT ON (n.kind COLLATE "C", n.key COLLATE "C") n.kind, n.key, coalesce(n.payload, ''),
@@ -147,7 +142,8 @@ DECLARE count bigint;
 BEGIN
     WITH dead AS (
         SELECT t.id FROM tickwheel_timers t
-        WHERE t.kind = $1 COLLATE "default" AND ($2 IS NULL OR t.key = $2 COLLATE "default") AND t.state = 'dead' ORDER BY t.id FOR UPDATE)
+        WHERE t.kind = $1 COLLATE "default" AND ($2 IS NULL OR t.key = $2 COLLATE "default") AND t.state = 'dead'
+        ORDER BY t.key COLLATE "C" FOR UPDATE)
     UPDATE tickwheel_timers t SET state = 'waiting', held_until = NULL, attempts = 0, due = tickwheel_due($3, $4)
     FROM dead WHERE t.id = dead.id;
     GET DIAGNOSTICS count = ROW_COUNT;

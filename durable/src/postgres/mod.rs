@@ -6,8 +6,8 @@
 //! - PG-1 Every statement reads the time through `tickwheel_now()`, and where it is compared with a column, in a scalar
 //!   subquery. So the time is read once, and the index on `(kind, wake, id)` is used up to it.
 //! - PG-2 Workers pass over a row that is locked. They wait for one lock alone, that of a timer whose handler works in a
-//!   transaction, and hold no other then. Users' calls that change several timers lock those that are there in the order
-//!   of their numbers, before they change any. So there are no deadlocks.
+//!   transaction, and hold no other then. Users' calls that change several timers lock them in the order of their names, whether
+//!   they are there or are put in. So there are no deadlocks.
 //! - PG-3 A handler in a transaction holds the lock of its timer's row, which stands for its lease. Nobody claims a row
 //!   that is locked, so the lease is not extended meanwhile.
 //! - PG-4 Behind a pooler, each transaction may get another connection of the server's, which other programs use in between.

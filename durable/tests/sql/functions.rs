@@ -184,7 +184,7 @@ pub(crate) fn many_are_scheduled_at_once(database: &Database<'_>) {
 
 /// Calls that change the same timers at the same time, in other orders, by several ways.
 pub(crate) fn many_callers_do_not_wait_in_a_circle(database: &Database<'_>) {
-    const ROUNDS: usize = 40;
+    const ROUNDS: usize = 150;
     let timers = database.open();
     thread::scope(|scope| {
         for caller in 0..4 {
