@@ -41,6 +41,15 @@ pub enum Error {
         known = SCHEMA_VERSION
     )]
     Schema(i32),
+    /// The tables are of an older version than this crate needs, or there are none (version 0). They are not changed, because
+    /// [`Timers::open_unmigrated`](crate::Timers::open_unmigrated) only checks them, or because the role may not.
+    #[error(
+        "the tables are of version {0}{none}, and this version of tickwheel needs {SCHEMA_VERSION}: as their owner, call \
+         `Timers::open` once, or run the files of `migrations` from {next:04} to {SCHEMA_VERSION:04}",
+        none = if *.0 == 0 { ", which means that there are none" } else { "" },
+        next = *.0 + 1
+    )]
+    Unmigrated(i32),
     /// A field of a timer, or a setting of a worker, is not possible.
     #[error("{0}")]
     Invalid(String),

@@ -100,9 +100,55 @@
 //! | `tickwheel_durable_timers` | a gauge with the label `state`, set by [`Timers::counts`] |
 //! | `tickwheel_durable_lag_seconds` | a gauge, set by [`Timers::counts`] |
 //!
+//! ## In SQL, from any client
+//!
+//! In PostgreSQL, the migration makes these functions. They work in a transaction of yours, from every language and client. With
+//! `at` or `after` left out, a timer is due now. Both are by the server's clock, and `after` counts from the call, not from the
+//! begin of the transaction.
+//!
+//! ```sql
+//! SELECT due, replaced FROM tickwheel_schedule('unpaid', '4711', 'two pears', after => '30 minutes');
+//! SELECT due FROM tickwheel_schedule('unpaid', '4711', after => '30 minutes', keep => true); -- no row: it is there, and stays
+//! SELECT due FROM tickwheel_schedule('report', 'daily', at => '2030-01-01 09:00Z', period_ms => 86400000);
+//! SELECT * FROM tickwheel_schedule_many(ARRAY['mail', 'mail'], ARRAY['1', '2'], after => ARRAY[interval '1 h', '2 h']);
+//! SELECT tickwheel_reset('unpaid', '4711', after => '1 day'); -- the new due time; NULL: none waits
+//! SELECT tickwheel_cancel('unpaid', '4711'); -- the state that it was in; NULL: it is not there
+//! SELECT state, due, attempts, error FROM tickwheel_get('unpaid', '4711');
+//! SELECT tickwheel_requeue('mail', after => '1 min'); -- all dead ones of the kind; with a key only that one
+//! ```
+//!
+//! `tickwheel_schedule` takes `kind`, `key`, `payload` (bytes), `at`, `after`, `period_ms`, `rule`, `max_attempts`, `time_limit_ms`
+//! and `keep`, in this order or by name. A timer that is there is replaced, even if it runs; with `keep` it stays. What no
+//! timer can be is refused with a message that says what to change. From tokio-postgres, sqlx, diesel or Python each of these
+//! is a query with parameters, for example in Python:
+//!
+//! ```python
+//! cursor.execute("SELECT tickwheel_schedule('unpaid', %s, %s, after => %s)", (id, payload, timedelta(minutes=30)))
+//! ```
+//!
+//! ## The price of a notice
+//!
+//! A commit that tells the workers something (`NOTIFY`) holds a lock of the whole PostgreSQL cluster until it is on the disk. So
+//! such commits come one after the other, and many callers that schedule for the next minutes wait for each other. The owner of the
+//! tables sets one of three ways, at any time, for all who use them:
+//!
+//! ```sql
+//! SELECT tickwheel_set_notices('debounced'); -- or 'at once', which is the default, or 'never'
+//! ```
+//!
+//! | | commits tell of timers that are due within 150 s | what is scheduled for sooner than a poll is late by | an idle worker |
+//! | --- | --- | --- | --- |
+//! | `at once` | each | a claim | asks once a minute |
+//! | `debounced` | the first eight in a second; then the workers look each 10 ms for some seconds, and commits tell nothing for two | a claim, or under load up to 10 ms more | asks once a second |
+//! | `never` | none, so `PREPARE TRANSACTION` works | a poll: a second, or as [`WorkerBuilder::poll_every`] says | asks once a second, or as it says |
+//!
+//! What is scheduled for later than the next poll is on time in each way, because the workers look ahead. In the first two ways, a
+//! transaction that takes longer than a second, and has put in or moved a timer, always tells at its end. `PREPARE TRANSACTION`
+//! fails in a transaction that tells something. The README has what each way costs.
+//!
 //! ## The tables
 //!
-//! Other programs, in any language, may schedule with an `INSERT`. These columns of `tickwheel_timers` are theirs:
+//! Plain statements work too, in both databases. These columns of `tickwheel_timers` are for other programs:
 //!
 //! | column | type | what it is |
 //! | --- | --- | --- |
@@ -122,12 +168,43 @@
 //! INSERT INTO tickwheel_timers (kind, key, due) VALUES ('mail', '4711', 1000 * (unixepoch() + 3 * 86400));
 //! ```
 //!
+//! - An `INSERT` of a timer that is there is an error, which aborts the transaction. `ON CONFLICT DO NOTHING` keeps the old one.
+//! - An `UPDATE` of `due` moves a timer that waits. One that waits for another attempt begins anew, as with [`Timers::reset`]. Of
+//!   a timer that runs, a change of `due` or `payload` is refused, because the end of the run would remove it. A dead timer is
+//!   not moved either; `SET state = 'waiting'` brings it back.
+//! - A `DELETE` cancels a timer in whatever state. If it runs, its run goes on, and nothing follows it.
+//!
 //! The other columns are the workers', and may be read: `state` (`waiting`, `running` or `dead`), `attempts` (starts), `fence`,
 //! `held_until` (the end of a lease, or the time of the next attempt), `owner`, `error`, and `wake`, which is when a worker
-//! looks at the timer next. A timer that is done is deleted. One that waits for another attempt begins anew when its `due`
-//! is changed, as with [`Timers::reset`]. `sqlite::SCHEMA` and `postgres::SCHEMA` are the whole definition, and an empty
-//! database needs nothing else. `tickwheel_schema` has the version of the tables, and the oldest version of this crate's
-//! tables that may still work with them: a worker that is older than that stops at its next claim or look.
+//! looks at the timer next. A timer that is done is deleted.
+//!
+//! ## Migrations
+//!
+//! [`Timers::open`] makes the tables, or brings those of an earlier version of this crate up to date. For a tool of your own, the
+//! folder `migrations` of the package has them as numbered files of SQL, for PostgreSQL and for SQLite, which are run once each
+//! in their order: `psql -1 -v ON_ERROR_STOP=1 -f 0001_timers.sql`, or `sqlite3 -bail timers.db < 0001_timers.sql`.
+//! `postgres::MIGRATIONS` and `sqlite::MIGRATIONS` are their texts. [`Timers::open_unmigrated`] changes nothing, and says what is
+//! missing ([`Error::Unmigrated`]).
+//!
+//! The tables are in the first schema of the search path, or in that of `?schema=timers` in the address. `psql` gets it by
+//! `PGOPTIONS='-c search_path=timers'`. The functions know their schema, so `timers.tickwheel_schedule(..)` works from any search
+//! path.
+//!
+//! `tickwheel_schema` has the version of the tables, and the oldest version of this crate's tables that may still work with
+//! them. So bring the tables up to date first, while the workers of the version before go on, and then the programs. A worker that
+//! is older than the oldest stops at its next claim or look. A migration waits for the transactions that have written timers, and
+//! others that want to write wait for it, so run it with a `lock_timeout`.
+//!
+//! Three roles are enough: the owner of the tables migrates. One works. One only schedules, with the functions or with statements:
+//!
+//! ```sql
+//! -- The roles
+//! GRANT USAGE ON SCHEMA timers TO works, schedules;
+//! GRANT SELECT, INSERT, UPDATE, DELETE ON tickwheel_timers TO works, schedules;
+//! GRANT SELECT ON tickwheel_schema, tickwheel_awake TO works, schedules;
+//! GRANT INSERT, UPDATE ON tickwheel_awake TO works;
+//! GRANT USAGE ON SEQUENCE tickwheel_fence TO works;
+//! ```
 //!
 //! ## Coming from
 //!
@@ -145,10 +222,7 @@
 //! | db-scheduler's heartbeats and dead executions | leases: [`WorkerBuilder::lease`] |
 //! | the `poll_interval` of all of them | the wheel, and news from the server; [`WorkerBuilder::poll_every`] as a fallback |
 //!
-//! A role that schedules needs `INSERT`, `SELECT`, `UPDATE` and `DELETE` on `tickwheel_timers`, `SELECT` on
-//! `tickwheel_schema`, and `USAGE` on the sequence `tickwheel_fence` if it has workers. [`Timers::open`] also creates the
-//! tables, unless they are there. With the
-//! feature `native-tls`, connections have TLS as `sslmode` in the address says, as with libpq, and
+//! With the feature `native-tls`, connections have TLS as `sslmode` in the address says, as with libpq, and
 //! `postgres::Postgres::with_tls` takes a connector of yours. `postgres::Postgres::with_pool` uses the connections of your
 //! service's own pool.
 //!
@@ -218,8 +292,8 @@ pub use failure::{Failure, HandlerResult, Retry};
 pub use handler::{Run, Work};
 pub use store::{
     AnyTransaction, Changed, Claim, Claimed, ClaimedTimer, Connection, Existing, Finish, Listener,
-    Look, MOST_BYTES, News, Purpose, RunId, SCHEMA_VERSION, Store, Table, Then, Transacted,
-    TransactionType, Transactions,
+    Look, MOST_BYTES, News, Notices, Purpose, RunId, SCHEMA_VERSION, Store, Table, Then,
+    Transacted, TransactionType, Transactions,
 };
 pub use timer::{
     Filter, KindCounts, LONGEST_KEY, LONGEST_KIND, NewTimer, Repetition, Scheduled, State, Timer,

@@ -27,7 +27,7 @@ use crate::handler::Work;
 use crate::timer::{Filter, KindCounts, NewTimer, Scheduled, State, Timer, When};
 
 /// The version of the tables that this crate makes.
-pub const SCHEMA_VERSION: i32 = 2;
+pub const SCHEMA_VERSION: i32 = 4;
 
 /// A claim takes no more bytes of payloads than this, or a single timer with more.
 pub const MOST_BYTES: usize = 16 << 20;
@@ -124,6 +124,15 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// [`Error::Schema`](crate::Error::Schema) if the tables are of a version that is too new.
     fn migrate(&self) -> Result<()>;
+
+    /// Returns an error if [`migrate`](Store::migrate) would have something to do. Changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unmigrated`](crate::Error::Unmigrated) if something is missing, and otherwise as `migrate`.
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
 
     /// Opens a connection that is told of new timers. `None`: this database has no such thing.
     ///
@@ -257,6 +266,17 @@ pub trait Connection: Table + Send {
         Ok(())
     }
 
+    /// Tells the commits of others that workers of this kind look by themselves for so long, so that nothing need be told
+    /// ([`Notices::Debounced`]).
+    ///
+    /// # Errors
+    ///
+    /// The errors of the database.
+    fn stay_awake(&mut self, kind: &str, span: Duration) -> Result<()> {
+        let (_, _) = (kind, span);
+        Ok(())
+    }
+
     /// Returns true if another connection may have changed something since the last call of this method. It costs less
     /// than a look.
     ///
@@ -352,6 +372,24 @@ pub trait Listener: Send {
     ///
     /// [`Error::Unreachable`](crate::Error::Unreachable) if the connection was lost.
     fn wait(&mut self, timeout: Duration) -> Result<Vec<News>>;
+
+    /// Returns how commits tell of their timers, as far as was known at the last wait.
+    fn notices(&self) -> Notices {
+        Notices::AtOnce
+    }
+}
+
+/// How commits tell the workers of their timers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Notices {
+    /// Each commit that has something to tell does.
+    AtOnce,
+    /// When many have told something, the workers look by themselves for some seconds, and say so with
+    /// [`Connection::stay_awake`]. In the meantime, commits tell nothing.
+    Debounced,
+    /// Commits tell nothing, and the workers poll.
+    Never,
 }
 
 /// A timer of this kind wakes at this time.

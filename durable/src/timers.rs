@@ -72,20 +72,16 @@ impl OpenOptions {
     ///
     /// As [`Timers::open`].
     pub fn open(self, address: &str) -> Result<Timers> {
-        #[cfg(feature = "sqlite")]
-        if let Some(path) = address.strip_prefix("sqlite:").filter(|path| !path.is_empty()) {
-            return self
-                .with_store(crate::sqlite::Sqlite::new(path.strip_prefix("//").unwrap_or(path)));
-        }
-        #[cfg(feature = "postgres")]
-        if address.starts_with("postgres:") || address.starts_with("postgresql:") {
-            return self.with_store(crate::postgres::Postgres::new(address)?);
-        }
-        // What follows the scheme may contain a password, so it is not repeated.
-        let scheme = address.split(':').next().unwrap_or_default();
-        Err(Error::Address(format!(
-            "{scheme:?} names no store, or the feature of its database is off"
-        )))
+        self.opened(store_at(address)?, Store::migrate)
+    }
+
+    /// Opens a store by its address, as [`Timers::open_unmigrated`] does.
+    ///
+    /// # Errors
+    ///
+    /// As [`Timers::open_unmigrated`].
+    pub fn open_unmigrated(self, address: &str) -> Result<Timers> {
+        self.opened(store_at(address)?, Store::check)
     }
 
     /// Opens a store that was built by hand, or one of your own.
@@ -94,9 +90,26 @@ impl OpenOptions {
     ///
     /// As [`Timers::open`].
     pub fn with_store(self, store: impl Store) -> Result<Timers> {
+        self.opened(Box::new(store), Store::migrate)
+    }
+
+    /// Opens a store that was built by hand, as [`Timers::with_unmigrated_store`] does.
+    ///
+    /// # Errors
+    ///
+    /// As [`Timers::open_unmigrated`].
+    pub fn with_unmigrated_store(self, store: impl Store) -> Result<Timers> {
+        self.opened(Box::new(store), Store::check)
+    }
+
+    fn opened(
+        self,
+        store: Box<dyn Store>,
+        prepare: impl FnOnce(&dyn Store) -> Result<()> + Send + 'static,
+    ) -> Result<Timers> {
         let threads = self.threads()?;
-        let store = where_it_may_wait(&threads, || store.migrate().map(|()| store))?;
-        let connections = Connections::new(Box::new(store), self.limits, threads);
+        let store = where_it_may_wait(&threads, move || prepare(&*store).map(|()| store))?;
+        let connections = Connections::new(store, self.limits, threads);
         let shared = Opened { connections: Arc::new(connections), workers: Mutex::default() };
         Ok(Timers { shared: Arc::new(shared) })
     }
@@ -135,6 +148,25 @@ impl Timers {
     /// As [`open`](Timers::open).
     pub fn with_store(store: impl Store) -> Result<Timers> {
         OpenOptions::new().with_store(store)
+    }
+
+    /// Like [`open`](Timers::open), but creates and changes no tables. For a role that may not, or where a tool of yours runs
+    /// the files of [`migrations`](crate#migrations).
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Timers::open), and [`Error::Unmigrated`], which tells what is missing.
+    pub fn open_unmigrated(address: &str) -> Result<Timers> {
+        OpenOptions::new().open_unmigrated(address)
+    }
+
+    /// Like [`open_unmigrated`](Timers::open_unmigrated), with a store that was built by hand.
+    ///
+    /// # Errors
+    ///
+    /// As [`open_unmigrated`](Timers::open_unmigrated).
+    pub fn with_unmigrated_store(store: impl Store) -> Result<Timers> {
+        OpenOptions::new().with_unmigrated_store(store)
     }
 
     /// Returns the same calls as futures, for any runtime.
@@ -369,6 +401,22 @@ impl Timers {
     ) -> Result<T> {
         self.shared.connections.lend(purpose, work)
     }
+}
+
+/// Returns the store of an address.
+fn store_at(address: &str) -> Result<Box<dyn Store>> {
+    #[cfg(feature = "sqlite")]
+    if let Some(path) = address.strip_prefix("sqlite:").filter(|path| !path.is_empty()) {
+        let path = path.strip_prefix("//").unwrap_or(path);
+        return Ok(Box::new(crate::sqlite::Sqlite::new(path)));
+    }
+    #[cfg(feature = "postgres")]
+    if address.starts_with("postgres:") || address.starts_with("postgresql:") {
+        return Ok(Box::new(crate::postgres::Postgres::new(address)?));
+    }
+    // What follows the scheme may contain a password, so it is not repeated.
+    let scheme = address.split(':').next().unwrap_or_default();
+    Err(Error::Address(format!("{scheme:?} names no store, or the feature of its database is off")))
 }
 
 impl fmt::Debug for Timers {

@@ -18,6 +18,8 @@ pub(super) struct Address {
     #[cfg(feature = "tokio-postgres")]
     pub(super) tokio: tokio_postgres::Config,
     pub(super) is_pooled: bool,
+    /// The schema of the tables.
+    pub(super) schema: Option<String>,
     pub(super) verify: Verify,
 }
 
@@ -61,6 +63,7 @@ impl Address {
     /// [`Error::Address`] if this is no address.
     pub(super) fn parse(address: &str) -> Result<Address> {
         let (address, is_pooled) = taken(address, "pgbouncer", |value| value == "true");
+        let (address, schema) = taken(&address, "schema", |_| true);
         let (address, root) = taken(&address, "sslrootcert", |_| true);
         let is_verified = |value: &str| ["verify-ca", "verify-full"].contains(&value);
         let (address, mode) = taken(&address, "sslmode", is_verified);
@@ -74,6 +77,7 @@ impl Address {
             #[cfg(feature = "tokio-postgres")]
             tokio,
             is_pooled,
+            schema,
             verify: Verify { mode, root },
         })
     }

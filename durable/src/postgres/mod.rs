@@ -6,8 +6,8 @@
 //! - PG-1 Every statement reads the time through `tickwheel_now()`, and where it is compared with a column, in a scalar
 //!   subquery. So the time is read once, and the index on `(kind, wake, id)` is used up to it.
 //! - PG-2 Workers pass over a row that is locked. They wait for one lock alone, that of a timer whose handler works in a
-//!   transaction, and hold no other then. Users' calls that change several timers lock those that are there in the order
-//!   of their numbers, before they change any. So there are no deadlocks.
+//!   transaction, and hold no other then. Users' calls that change several timers lock them in the order of their names, whether
+//!   they are there or are put in. So there are no deadlocks.
 //! - PG-3 A handler in a transaction holds the lock of its timer's row, which stands for its lease. Nobody claims a row
 //!   that is locked, so the lease is not extended meanwhile.
 //! - PG-4 Behind a pooler, each transaction may get another connection of the server's, which other programs use in between.
@@ -21,6 +21,7 @@ mod table;
 #[cfg(feature = "tokio-postgres")]
 mod tokio;
 
+use std::borrow::Cow;
 use std::error::Error as StdError;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -31,7 +32,7 @@ use std::time::Duration;
 use postgres::error::SqlState;
 use postgres::fallible_iterator::FallibleIterator;
 use postgres::tls::{MakeTlsConnect, TlsConnect};
-use postgres::{Client, Row, Socket};
+use postgres::{Client, GenericClient, Row, Socket};
 
 use self::address::Address;
 use self::link::Lent;
@@ -40,16 +41,25 @@ pub use self::table::{Within, within};
 use crate::clock::{LATEST, from_micros, micros};
 use crate::error::{Error, Result};
 use crate::store::{
-    Connection, Finish, Listener, News, Purpose, RunId, SCHEMA_VERSION, Store, Then,
+    Connection, Finish, Listener, News, Notices, Purpose, RunId, SCHEMA_VERSION, Store, Then,
     TransactionType, Transactions,
 };
 
-/// The tables, as other programs may use them. The [first page](crate#the-tables) explains them. An empty
-/// schema needs nothing else: `psql -1 -f` with this text does what [`Timers::open`](crate::Timers::open) does.
-pub const SCHEMA: &str = concat!(include_str!("schema.sql"), "\n", include_str!("triggers.sql"));
+macro_rules! migrations {
+    ($($file:literal),*) => {
+        /// The files of `migrations/postgres`: the first makes the tables, and each of the others brings those of the version
+        /// before it up to date. The [first page](crate#the-tables) tells how to run them with a tool of your own.
+        pub const MIGRATIONS: &[&str] =
+            &[$(include_str!(concat!("../../migrations/postgres/", $file))),*];
 
-/// The part of [`SCHEMA`] that brings the tables of an earlier version up to date.
-const UPDATE: &str = include_str!("triggers.sql");
+        /// All of [`MIGRATIONS`], one after the other. An empty schema needs nothing else: `psql -1 -f` with this text does
+        /// what [`Timers::open`](crate::Timers::open) does.
+        pub const SCHEMA: &str =
+            concat!($(include_str!(concat!("../../migrations/postgres/", $file)), "\n"),*);
+    };
+}
+
+migrations! { "0001_timers.sql", "0002_moves.sql", "0003_functions.sql", "0004_notices.sql" }
 
 /// Any number, but the same for all processes that create the tables: one at a time does.
 const MAKING_TABLES: i64 = 0x7469_636b_7768;
@@ -70,13 +80,15 @@ pub struct Postgres {
     /// Other ways to get a connection for a purpose, of which the last counts.
     others: Vec<(Purpose, Arc<Open>)>,
     is_pooled: bool,
+    /// `None`: the first schema of the search path.
+    schema: Option<Arc<str>>,
 }
 
 impl Postgres {
     /// Names a database by its URL, or by key and value pairs such as `host=/run/postgresql user=me`.
     ///
-    /// The tables are created in the first schema of the user's search path. The URL may choose another one with
-    /// `?options=-c%20search_path%3Dname`.
+    /// The tables are in the first schema of the user's search path. The URL may choose another one with `?schema=name`, which
+    /// does what [`in_schema`](Postgres::in_schema) does.
     ///
     /// With the feature `native-tls`, connections have TLS as `sslmode` says, with libpq's meanings: `disable`; `prefer`, the
     /// default; `require`, which encrypts, and believes any certificate; `verify-ca`, and `verify-full`, which also compares the
@@ -95,7 +107,7 @@ impl Postgres {
         let connector = address.verify.connector()?;
         #[cfg(not(feature = "native-tls"))]
         let connector = address.verify.none()?;
-        Ok(Postgres::by(address, connector))
+        Postgres::by(address, connector)
     }
 
     /// Names a database as [`new`](Postgres::new) does, for connections with TLS by a connector of your own, which is used as
@@ -111,10 +123,10 @@ impl Postgres {
         T::Stream: Send,
         <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
     {
-        Ok(Postgres::by(Address::parse(address)?, connector))
+        Postgres::by(Address::parse(address)?, connector)
     }
 
-    fn by<T>(address: Address, connector: T) -> Postgres
+    fn by<T>(address: Address, connector: T) -> Result<Postgres>
     where
         T: MakeTlsConnect<Socket> + Clone + Send + Sync + 'static,
         T::TlsConnect: Send,
@@ -130,17 +142,19 @@ impl Postgres {
                 let (guard, connection) = connected.map_err(unreachable)?;
                 runtime.spawn(connection);
                 let link = tokio::Tokio::<_, _, false> { guard, client: tokio::itself };
-                Ok(Box::new(Session::new(link, of.is_pooled)?))
+                Ok(Box::new(Session::new(link, of.is_pooled, of.schema.clone())?))
             };
             (Purpose::of::<tokio_postgres::Transaction<'static>>(), Arc::new(open) as Arc<Open>)
         };
+        let schema = address.schema.as_deref().map(quoted).transpose()?;
         let config = address.config;
-        Postgres {
+        Ok(Postgres {
             is_pooled: address.is_pooled,
+            schema: schema.map(Arc::from),
             #[cfg(feature = "tokio-postgres")]
             others: vec![of_tokio],
             ..Postgres::with_connector(move || config.connect(connector.clone()))
-        }
+        })
     }
 
     /// Connects as this function does, for connections with settings of your own. What [`new`](Postgres::new) sets is up to the
@@ -151,7 +165,7 @@ impl Postgres {
     pub fn with_connector(
         connect: impl Fn() -> std::result::Result<Client, postgres::Error> + Send + Sync + 'static,
     ) -> Postgres {
-        Postgres { connect: Arc::new(connect), others: Vec::new(), is_pooled: false }
+        Postgres { connect: Arc::new(connect), others: Vec::new(), is_pooled: false, schema: None }
     }
 
     /// Takes the connections for calls, and for handlers in transactions, from a pool of yours, such as one of `r2d2` with
@@ -188,7 +202,7 @@ impl Postgres {
     {
         let lend = move |of: &Postgres| -> Result<Box<dyn Connection>> {
             let client = lend().map_err(Error::unreachable)?;
-            Ok(Box::new(Session::new(Lent(client), of.is_pooled)?))
+            Ok(Box::new(Session::new(Lent(client), of.is_pooled, of.schema.clone())?))
         };
         self.for_calls_and(Purpose::of::<postgres::Transaction<'static>>(), Arc::new(lend))
     }
@@ -222,7 +236,7 @@ impl Postgres {
         let lend = move |of: &Postgres| -> Result<Box<dyn Connection>> {
             let guard = lend().map_err(Error::unreachable)?;
             let link = tokio::Tokio::<_, _, true> { guard, client: client.clone() };
-            Ok(Box::new(Session::new(link, of.is_pooled)?))
+            Ok(Box::new(Session::new(link, of.is_pooled, of.schema.clone())?))
         };
         self.for_calls_and(Purpose::of::<tokio_postgres::Transaction<'static>>(), Arc::new(lend))
     }
@@ -235,6 +249,17 @@ impl Postgres {
     #[must_use]
     pub fn pooled(self) -> Postgres {
         Postgres { is_pooled: true, ..self }
+    }
+
+    /// Names the schema of the tables, which need not be in the search path. Migration creates it if it is not there.
+    ///
+    /// In a handler's transaction, and in one of yours, say [`Within::in_schema`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Address`] if the name contains something else than letters, digits and underscores.
+    pub fn in_schema(self, name: &str) -> Result<Postgres> {
+        Ok(Postgres { schema: Some(quoted(name)?.into()), ..self })
     }
 
     fn client(&self) -> Result<Client> {
@@ -255,6 +280,34 @@ fn unreachable(error: postgres::Error) -> Error {
     Error::unreachable(error)
 }
 
+impl Postgres {
+    /// Returns the version of the tables. Zero: there are none.
+    fn version(&self, client: &mut impl GenericClient) -> Result<i32> {
+        let placed = |sql| placed(sql, self.schema.as_deref());
+        let exists = placed("SELECT to_regclass('tickwheel_schema') IS NOT NULL");
+        let exists: bool = only_row(client.query_typed(&exists, &[]).map_err(failed)?)?.get(0);
+        if !exists {
+            return Ok(0);
+        }
+        let versions = placed("SELECT version, oldest FROM tickwheel_schema");
+        let versions = client.query_typed(&versions, &[]).map_err(failed)?;
+        match versions.first().map(|row| (row.get(0), row.get(1))) {
+            Some((_, oldest)) if oldest > SCHEMA_VERSION => Err(Error::Schema(oldest)),
+            Some((version, _)) => Ok(version),
+            None => Ok(0),
+        }
+    }
+}
+
+/// The error of a migration. A role that may not change the tables is told what to do.
+fn no_right(error: postgres::Error, version: i32) -> Error {
+    if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) {
+        Error::Unmigrated(version)
+    } else {
+        failed(error)
+    }
+}
+
 impl fmt::Debug for Postgres {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Postgres").finish_non_exhaustive() // the address may contain a password
@@ -262,9 +315,26 @@ impl fmt::Debug for Postgres {
 }
 
 /// Returns the row of a query that has one whatever the tables hold.
-fn only_row(rows: std::result::Result<Vec<Row>, postgres::Error>) -> Result<Row> {
-    let row = rows.map_err(failed)?.into_iter().next();
-    row.ok_or_else(|| Error::refused("the server has answered without a row"))
+fn only_row(rows: Vec<Row>) -> Result<Row> {
+    rows.into_iter().next().ok_or_else(|| Error::refused("the server has answered without a row"))
+}
+
+/// Returns the name of a schema as it stands before the names of our tables, in a statement or a string of one.
+fn quoted(schema: &str) -> Result<String> {
+    let is_fine = |letter: char| letter.is_alphanumeric() || letter == '_';
+    if schema.is_empty() || !schema.chars().all(is_fine) {
+        return Err(Error::Address(format!(
+            "{schema:?} is no name of a schema, which has letters, digits and underscores"
+        )));
+    }
+    Ok(format!("\"{schema}\""))
+}
+
+/// Names our tables and functions by their schema in a statement, if the search path need not lead to them.
+fn placed<'a>(sql: &'a str, schema: Option<&str>) -> Cow<'a, str> {
+    schema.map_or(Cow::Borrowed(sql), |schema| {
+        Cow::Owned(sql.replace("tickwheel_", &format!("{schema}.tickwheel_")))
+    })
 }
 
 /// An error without an answer of the server is one of the connection. So are answers of a server that goes down, that has
@@ -283,7 +353,8 @@ fn failed(error: postgres::Error) -> Error {
 
 impl Store for Postgres {
     fn connect(&self) -> Result<Box<dyn Connection>> {
-        Ok(Box::new(Session::new(self.client()?, self.is_pooled)?))
+        let schema = self.schema.clone();
+        Ok(Box::new(Session::new(self.client()?, self.is_pooled, schema)?))
     }
 
     fn connect_for(&self, purpose: Purpose) -> Result<Box<dyn Connection>> {
@@ -296,30 +367,29 @@ impl Store for Postgres {
         let mut transaction = client.transaction().map_err(failed)?;
         let lock = format!("SELECT pg_advisory_xact_lock({MAKING_TABLES})");
         transaction.batch_execute(&lock).map_err(failed)?;
-        let exists = "SELECT to_regclass('tickwheel_schema') IS NOT NULL";
-        let exists: bool = only_row(transaction.query_typed(exists, &[]))?.get(0);
-        let versions = "SELECT version, oldest FROM tickwheel_schema";
-        let versions = if exists {
-            transaction.query_typed(versions, &[]).map_err(failed)?
-        } else {
-            Vec::new()
-        };
-        let versions = versions.first();
-        match versions.map(|row| (row.get::<_, i32>(0), row.get::<_, i32>(1))) {
-            None => transaction.batch_execute(SCHEMA).map_err(failed)?,
-            Some((_, oldest)) if oldest > SCHEMA_VERSION => return Err(Error::Schema(oldest)),
-            Some((version, _)) if version < SCHEMA_VERSION => {
-                match transaction.batch_execute(UPDATE) {
-                    // Somebody else's tables do without, until their owner comes.
-                    Err(error) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
-                        return Ok(());
-                    }
-                    updated => updated.map_err(failed)?,
-                }
+        let version = self.version(&mut transaction)?;
+        if version < SCHEMA_VERSION {
+            if let Some(schema) = &self.schema {
+                // The functions keep this search path.
+                let begin = format!(
+                    "CREATE SCHEMA IF NOT EXISTS {schema}; SET LOCAL search_path TO {schema}"
+                );
+                transaction.batch_execute(&begin).map_err(|error| no_right(error, version))?;
             }
-            Some(_) => {}
+            let missing = MIGRATIONS.iter().skip(version.unsigned_abs() as usize);
+            for migration in missing {
+                let done = transaction.batch_execute(migration);
+                done.map_err(|error| no_right(error, version))?;
+            }
         }
         transaction.commit().map_err(failed)
+    }
+
+    fn check(&self) -> Result<()> {
+        match self.version(&mut self.client()?)? {
+            version if version < SCHEMA_VERSION => Err(Error::Unmigrated(version)),
+            _ => Ok(()),
+        }
     }
 
     /// A listener that does not hear its own word goes through a pooler, which has not said so.
@@ -329,9 +399,6 @@ impl Store for Postgres {
         }
         let mut client = self.client()?;
         client.batch_execute("LISTEN tickwheel_timers").map_err(failed)?;
-        let schema = "SELECT nspname::text FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
-            WHERE pg_class.oid = 'tickwheel_timers'::regclass";
-        let schema = only_row(client.query_typed(schema, &[]))?.get(0);
         let word = format!("hear {:x}", RandomState::new().hash_one(()));
         let say = format!("SELECT pg_notify('tickwheel_timers', '{word}')");
         self.client()?.batch_execute(&say).map_err(failed)?;
@@ -340,7 +407,22 @@ impl Store for Postgres {
             let mut heard = client.notifications();
             heard.timeout_iter(HEARING).any(|heard| Ok(heard.payload() == word)).map_err(failed)?
         };
-        Ok(is_heard.then(|| Box::new(Ear { client, schema }) as Box<dyn Listener>))
+        if !is_heard {
+            return Ok(None);
+        }
+        // It is asked only now, because another way may have been set while the word was awaited.
+        let of = "SELECT nspname::text, (SELECT notices FROM tickwheel_schema)
+            FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
+            WHERE pg_class.oid = 'tickwheel_timers'::regclass";
+        let of = placed(of, self.schema.as_deref());
+        let row = only_row(client.query_typed(&of, &[]).map_err(failed)?)?;
+        let notices = match row.get(1) {
+            "debounced" => Notices::Debounced,
+            "never" => Notices::Never,
+            _ => Notices::AtOnce,
+        };
+        let schema = row.get(0);
+        Ok(Some(Box::new(Ear { client, schema, notices })))
     }
 
     fn completion(&self, finish: &Finish) -> Option<String> {
@@ -355,11 +437,12 @@ impl Store for Postgres {
         };
         let RunId { id, fence } = finish.run;
         // A text that is no number is an error, whose message has the text.
-        Some(format!(
+        let statement = format!(
             "WITH mine AS ({change} WHERE id = {id} AND fence = {fence} AND state = 'running' RETURNING id)
             SELECT CASE WHEN count(*) = 1 THEN 1
                 ELSE (count(*) || ' timers: the run is not this worker''s any more')::integer END FROM mine"
-        ))
+        );
+        Some(placed(&statement, self.schema.as_deref()).into_owned())
     }
 
     fn transactions(&self) -> Transactions {
@@ -377,30 +460,40 @@ struct Ear {
     client: Client,
     /// The schema of the tables. All schemas of a database share the channel.
     schema: String,
+    notices: Notices,
+}
+
+impl Ear {
+    fn take_in(&mut self, payload: &str) -> Option<News> {
+        let (wake, of) = payload.split_once(' ')?;
+        let kind = of.strip_prefix(&*self.schema)?.strip_prefix('/')?.to_owned();
+        let wake = wake.parse::<i64>().ok()?.min(LATEST);
+        // Whoever sets another way says so in place of a time, and without a kind.
+        match wake {
+            -1 => self.notices = Notices::AtOnce,
+            -2 => self.notices = Notices::Debounced,
+            -3 => self.notices = Notices::Never,
+            _ => {}
+        }
+        Some(News { kind, wake: from_micros(wake) })
+    }
 }
 
 impl Listener for Ear {
     fn wait(&mut self, timeout: Duration) -> Result<Vec<News>> {
         let mut heard = Vec::new();
-        let first = self.client.notifications().timeout_iter(timeout).next().map_err(failed)?;
-        let mut is_heard = first.is_some();
-        heard.extend(first.and_then(|first| news_in(first.payload(), &self.schema)));
-        while is_heard {
-            let next = self.client.notifications().iter().next().map_err(failed)?;
-            is_heard = next.is_some();
-            heard.extend(next.and_then(|next| news_in(next.payload(), &self.schema)));
+        let mut next = self.client.notifications().timeout_iter(timeout).next().map_err(failed)?;
+        while let Some(notice) = next {
+            heard.extend(self.take_in(notice.payload()));
+            next = self.client.notifications().iter().next().map_err(failed)?;
         }
         if self.client.is_closed() {
             return Err(Error::unreachable("the server has closed the connection"));
         }
         Ok(heard)
     }
-}
 
-/// The time in microseconds, the schema and the kind, as the triggers write them.
-fn news_in(payload: &str, schema: &str) -> Option<News> {
-    let (wake, of) = payload.split_once(' ')?;
-    let kind = of.strip_prefix(schema)?.strip_prefix('/')?;
-    let wake = wake.parse::<i64>().ok()?.min(LATEST);
-    Some(News { kind: kind.to_owned(), wake: from_micros(wake) })
+    fn notices(&self) -> Notices {
+        self.notices
+    }
 }

@@ -1,6 +1,7 @@
 //! What workers do: look, claim, extend, and write what became of runs.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use postgres::error::SqlState;
@@ -8,7 +9,7 @@ use postgres::{Row, Statement};
 
 use super::link::{Link, Sql};
 use super::table::{Within, columns, for_interval, timer_in};
-use super::{PATIENCE, failed, only_row};
+use super::{PATIENCE, failed, only_row, placed};
 use crate::clock::{from_micros, micros};
 use crate::columns::delay_millis;
 use crate::error::{Error, Result};
@@ -42,27 +43,34 @@ pub(super) struct Session<L> {
     is_read_committed: bool,
     waits_briefly: bool,
     used: Instant,
+    /// The schema of the tables, quoted, if it was named.
+    schema: Option<Arc<str>>,
 }
 
 impl<L: Link> Session<L> {
-    pub(super) fn new(mut link: L, is_pooled: bool) -> Result<Session<L>> {
+    pub(super) fn new(
+        mut link: L,
+        is_pooled: bool,
+        schema: Option<Arc<str>>,
+    ) -> Result<Session<L>> {
         let is_pooled = is_pooled || L::IS_LENT;
         let settings = "SELECT current_setting('default_transaction_isolation') = 'read committed',
             current_setting('lock_timeout') = '10s'";
         let (mut is_read_committed, mut waits_briefly) = (false, false);
         if !is_pooled {
-            let row = only_row(link.client().send_once(settings, &[]))?;
+            let row = only_row(link.client().send_once(settings, &[]).map_err(failed)?)?;
             (is_read_committed, waits_briefly) = (row.get(0), row.get(1));
         }
         let prepared = (!is_pooled).then(HashMap::new);
         let used = Instant::now();
-        Ok(Session { link, prepared, is_read_committed, waits_briefly, used })
+        Ok(Session { link, prepared, is_read_committed, waits_briefly, used, schema })
     }
 
     /// For statements that wait for no lock.
     fn table(&mut self) -> Within<'_, L::Client> {
         let is_alone = !self.is_read_committed;
-        Within { client: self.link.client(), prepared: self.prepared.as_mut(), is_alone }
+        let schema = self.schema.clone();
+        Within { client: self.link.client(), prepared: self.prepared.as_mut(), is_alone, schema }
     }
 
     /// For statements that may wait for a lock.
@@ -115,10 +123,21 @@ impl<L: Link> Connection for Session<L> {
     }
 
     fn announce(&mut self) -> Result<()> {
-        let sql = "SELECT pg_notify('tickwheel_timers', '0 ' || nspname || '/')
-            FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
-            WHERE pg_class.oid = 'tickwheel_timers'::regclass";
-        self.link.client().batch(sql).map_err(failed)
+        // The channel's name is not one of a table, so only the end is placed.
+        let of = placed("'tickwheel_timers'::regclass", self.schema.as_deref());
+        let sql = format!(
+            "SELECT pg_notify('tickwheel_timers', '0 ' || nspname || '/')
+            FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace WHERE pg_class.oid = {of}"
+        );
+        self.link.client().batch(&sql).map_err(failed)
+    }
+
+    fn stay_awake(&mut self, kind: &str, span: Duration) -> Result<()> {
+        let sql = "INSERT INTO tickwheel_awake AS awake (kind, until)
+            VALUES ($1, tickwheel_now() + $2::float8 * interval '1 millisecond')
+            ON CONFLICT (kind) DO UPDATE SET until = excluded.until
+            WHERE awake.until < excluded.until - interval '500 milliseconds'";
+        self.patient().query(sql, &[&kind, &for_interval(span)]).map(drop)
     }
 
     fn now(&mut self) -> Result<SystemTime> {
@@ -271,9 +290,10 @@ impl<L: Link> Connection for Session<L> {
              SET LOCAL idle_in_transaction_session_timeout = {limit};
              SELECT 1 FROM tickwheel_timers WHERE id = {id} FOR UPDATE; SET LOCAL lock_timeout = 0"
         );
-        transaction.batch(&begin).map_err(failed)?;
+        let schema = self.schema.clone();
+        transaction.batch(&placed(&begin, schema.as_deref())).map_err(failed)?;
         let prepared = self.prepared.as_mut();
-        let mut table = Within { client: &mut transaction, prepared, is_alone: false };
+        let mut table = Within { client: &mut transaction, prepared, is_alone: false, schema };
         let finished = table.finish(std::slice::from_ref(finish))?;
         if finished.changed.is_empty() {
             return Ok(Transacted::Lost); // the drop of the transaction undoes it, here and below

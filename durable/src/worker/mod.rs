@@ -21,7 +21,7 @@ use crate::connections::where_it_may_wait;
 use crate::error::{Error, Result, StopReason};
 use crate::failure::{Failure, HandlerResult, Retry};
 use crate::handler::{Handler, Run};
-use crate::store::{AnyTransaction, TransactionType};
+use crate::store::{AnyTransaction, Notices, TransactionType};
 use crate::timer::Timer;
 use crate::timers::Timers;
 use tickwheel::Scheduler;
@@ -286,8 +286,8 @@ impl WorkerBuilder {
     /// server or, through the same [`Timers`] and its clones, by this process.
     ///
     /// Set it to less if other processes schedule in the same SQLite file for the next second: SQLite answers in microseconds
-    /// if nothing has changed. PostgreSQL is asked once a second while it cannot tell: through a pooler in transaction mode,
-    /// or when the connection for that is lost.
+    /// if nothing has changed. PostgreSQL is asked once a second while it does not tell of each timer: through a pooler in
+    /// transaction mode, when the connection for that is lost, or if its tables are set to [tell less](crate#the-price-of-a-notice).
     pub fn poll_every(mut self, interval: Duration) -> WorkerBuilder {
         self.settings.poll = Some(interval.clamp(Duration::from_millis(1), LONGEST));
         self
@@ -394,7 +394,8 @@ impl WorkerBuilder {
             let connection = self.timers.store().connect()?;
             let listener = self.timers.store().listen()?;
             let mut settings = self.settings;
-            settings.is_told = AtomicBool::new(listener.is_some());
+            let is_told = listener.as_ref().is_some_and(|ear| ear.notices() == Notices::AtOnce);
+            settings.is_told = AtomicBool::new(is_told);
             let shared = Arc::new(Shared::new(self.timers, self.kinds, settings, &scheduler));
             // From here on, the drop of the worker ends whatever was started. And from here on it is told of what is
             // scheduled, while its first look sees what was there before.

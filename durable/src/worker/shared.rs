@@ -100,7 +100,7 @@ pub(super) struct Settings {
     pub(super) spawn: Option<Arc<Spawn>>,
     pub(super) lease: Duration,
     pub(super) poll: Option<Duration>,
-    /// The store tells of new timers itself. It orders nothing, so its accesses are Relaxed.
+    /// The store tells of each new timer itself. It orders nothing, so its accesses are Relaxed.
     pub(super) is_told: AtomicBool,
     pub(super) retry: Retry,
     pub(super) time_limit: Duration,
@@ -289,6 +289,8 @@ pub(crate) struct Shared {
     pub(super) settings: Settings,
     pub(super) causes: DelayQueue<Cause, ()>,
     pub(super) clock: Mutex<DatabaseClock>,
+    /// Until when the store is polled often.
+    awake: Mutex<Option<Instant>>,
     state: Mutex<State>,
     /// For each kind: a job was queued or may start now, or the worker stops.
     pub(super) has_jobs: Vec<Condvar>,
@@ -302,6 +304,10 @@ pub(crate) struct Shared {
 
 /// How often a store is polled that tells nobody of news.
 const POLL: Duration = Duration::from_secs(1);
+
+/// How often the store is polled while commits tell nothing because the worker said so, and for how long.
+const BUSY_POLL: Duration = Duration::from_millis(10);
+pub(super) const LOOKING: Duration = Duration::from_secs(4);
 
 /// Timers that wake within so many microseconds wake the dispatcher once.
 const GRAIN: i64 = 250;
@@ -340,6 +346,7 @@ impl Shared {
             settings,
             causes: DelayQueue::new(scheduler),
             clock: Mutex::new(DatabaseClock::new(scheduler.now())),
+            awake: Mutex::default(),
             state: Mutex::new(State { lines, ..State::default() }),
             has_outcomes: Condvar::new(),
             has_ended: Condvar::new(),
@@ -370,9 +377,19 @@ impl Shared {
         _ = self.causes.insert(Cause::Poll, (), Duration::ZERO);
     }
 
+    /// Polls the store often for a while.
+    pub(super) fn stay_awake(&self, span: Duration) {
+        let until = self.scheduler.now() + span;
+        *self.awake.lock().unwrap_or_else(PoisonError::into_inner) = Some(until);
+        _ = self.causes.insert(Cause::Poll, (), Duration::ZERO);
+    }
+
     /// Returns how often the store is polled.
     pub(super) fn poll(&self) -> Option<Duration> {
-        self.settings.poll.or_else(|| (!self.is_told()).then_some(POLL))
+        let poll = self.settings.poll.or_else(|| (!self.is_told()).then_some(POLL));
+        let awake = *self.awake.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_awake = awake.is_some_and(|until| self.scheduler.now() < until);
+        if is_awake { Some(poll.map_or(BUSY_POLL, |poll| poll.min(BUSY_POLL))) } else { poll }
     }
 
     pub(crate) fn look_now(&self) {

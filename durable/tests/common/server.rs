@@ -182,7 +182,7 @@ impl Private {
     fn configure(&self) -> std::io::Result<()> {
         let socket = self.folder.to_string_lossy().replace('\'', "''");
         self.add(&format!(
-            "listen_addresses = ''\nunix_socket_directories = '{socket}'\nfsync = off\n"
+            "listen_addresses = ''\nunix_socket_directories = '{socket}'\nfsync = off\nmax_prepared_transactions = 9\n"
         ))
     }
 
