@@ -21,6 +21,11 @@ pub enum Error {
     /// so it may be repeated.
     #[error("the database cannot be reached or used: {}", with_causes(&**.0))]
     Unreachable(#[source] Box<dyn StdError + Send + Sync>),
+    /// The server has no room for another connection, or those that
+    /// [`OpenOptions::max_connections`](crate::OpenOptions::max_connections) allows were all in use, and none became free in
+    /// time. Nothing was sent, so the call may be repeated.
+    #[error("too many clients: no connection is free: {}", with_causes(&**.0))]
+    TooManyClients(#[source] Box<dyn StdError + Send + Sync>),
     /// The database refused a statement.
     #[error("the database refused: {}", with_causes(&**.0))]
     Refused(#[source] Box<dyn StdError + Send + Sync>),
@@ -36,6 +41,15 @@ pub enum Error {
         known = SCHEMA_VERSION
     )]
     Schema(i32),
+    /// The tables are of an older version than this crate needs, or there are none (version 0). They are not changed, because
+    /// [`Timers::open_unmigrated`](crate::Timers::open_unmigrated) only checks them, or because the role may not.
+    #[error(
+        "the tables are of version {0}{none}, and this version of tickwheel needs {SCHEMA_VERSION}: as their owner, call \
+         `Timers::open` once, or run the files of `migrations` from {next:04} to {SCHEMA_VERSION:04}",
+        none = if *.0 == 0 { ", which means that there are none" } else { "" },
+        next = *.0 + 1
+    )]
+    Unmigrated(i32),
     /// A field of a timer, or a setting of a worker, is not possible.
     #[error("{0}")]
     Invalid(String),
@@ -52,7 +66,7 @@ pub enum Error {
     /// A payload is not the JSON of the type that was asked for, or a value has no JSON.
     #[cfg(feature = "serde")]
     #[error("the payload and its type do not fit: {0}")]
-    Json(#[from] serde_json::Error),
+    Json(#[source] Box<dyn StdError + Send + Sync>),
 }
 
 impl Error {
@@ -67,6 +81,18 @@ impl Error {
     }
 }
 
+impl Error {
+    #[cfg(feature = "serde")]
+    pub(crate) fn json(error: serde_json::Error) -> Error {
+        Error::Json(error.into())
+    }
+
+    /// Returns true if there was no connection, or it was lost. So another one may do.
+    pub(crate) fn is_of_the_connection(&self) -> bool {
+        matches!(self, Error::Unreachable(_) | Error::TooManyClients(_))
+    }
+}
+
 /// Why a [`Worker`](crate::Worker) does not run any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -78,6 +104,8 @@ pub enum StopReason {
     Schema(i32),
     /// The scheduler on whose clock it waits was closed.
     SchedulerClosed,
+    /// The runtime of its async handlers is gone: it has dropped one without a poll. Its timers are given back.
+    RuntimeGone,
     /// A thread of the worker itself has panicked. That is a fault of this crate, or of a store.
     Panicked,
 }
@@ -90,6 +118,9 @@ impl fmt::Display for StopReason {
                 write!(f, "the tables need a tickwheel that knows version {oldest}")
             }
             StopReason::SchedulerClosed => f.write_str("its scheduler was closed"),
+            StopReason::RuntimeGone => {
+                f.write_str("the runtime of its async handlers is gone, or refuses them")
+            }
             StopReason::Panicked => f.write_str("one of its own threads has panicked"),
         }
     }

@@ -1,13 +1,20 @@
 //! What a handler is called with: [`Run`], and [`Work`] for one in a transaction.
 
-use std::any::Any;
+use std::any::{Any, TypeId};
 use std::fmt;
-use std::sync::Arc;
+use std::future::Future;
+use std::marker::PhantomData;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+#[cfg(feature = "tokio-postgres")]
+use std::task::Poll;
+use std::task::Waker;
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::failure::{Failure, HandlerResult};
-use crate::panics::caught;
+use crate::panics::{caught, quietly};
+use crate::store::{AnyTransaction, TransactionType};
 use crate::timer::Timer;
 use tickwheel::Scheduler;
 
@@ -22,6 +29,15 @@ pub(crate) struct Tenure {
     limit: AtomicI64,
     /// The worker has learnt that the timer is another's. Relaxed for the same reason.
     is_over: AtomicBool,
+    /// The handler has asked for its completion, so it may end the timer itself. Relaxed for the same reason.
+    has_completion: AtomicBool,
+    /// For a handler that is a future: its time is over, or how to wake it when it is.
+    cut: Mutex<Cut>,
+}
+
+enum Cut {
+    NotYet(Option<Waker>),
+    Done,
 }
 
 impl Tenure {
@@ -33,6 +49,8 @@ impl Tenure {
             until: AtomicI64::new(0),
             limit: AtomicI64::new(i64::MAX),
             is_over: AtomicBool::new(false),
+            has_completion: AtomicBool::new(false),
+            cut: Mutex::new(Cut::NotYet(None)),
         };
         tenure.extend(until);
         Arc::new(tenure)
@@ -56,6 +74,33 @@ impl Tenure {
         self.is_over.store(true, Ordering::Relaxed);
     }
 
+    pub(crate) fn has_completion(&self) -> bool {
+        self.has_completion.load(Ordering::Relaxed)
+    }
+
+    /// The time of the handler is over. If it is a future, it is polled once more, and then dropped. Nothing is locked.
+    pub(crate) fn cut(&self) {
+        let before = std::mem::replace(&mut *self.lock_cut(), Cut::Done);
+        if let Cut::NotYet(Some(waker)) = before {
+            quietly(|| waker.wake());
+        }
+    }
+
+    /// Returns true if the time is over, and otherwise keeps the waker until it is.
+    pub(crate) fn is_cut(&self, waker: &Waker) -> bool {
+        let waker = waker.clone(); // the user's code, so nothing is locked, here and below
+        let mut cut = self.lock_cut();
+        let Cut::NotYet(known) = &mut *cut else { return true };
+        let before = known.replace(waker);
+        drop(cut);
+        drop(before);
+        false
+    }
+
+    fn lock_cut(&self) -> std::sync::MutexGuard<'_, Cut> {
+        self.cut.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(crate) fn is_current(&self) -> bool {
         let now = self.micros(self.scheduler.now());
         !self.is_over.load(Ordering::Relaxed)
@@ -69,14 +114,32 @@ impl Tenure {
     }
 }
 
-/// One attempt at one timer, as its handler sees it.
+/// One attempt at one timer, as its handler sees it. An async handler owns it: a `Run<'static>`.
 pub struct Run<'a> {
-    pub(crate) timer: &'a Timer,
-    pub(crate) max_attempts: u32,
-    pub(crate) tenure: &'a Tenure,
+    timer: Arc<Timer>,
+    tenure: Arc<Tenure>,
+    max_attempts: u32,
+    worker: Arc<dyn Completes>,
+    handler: PhantomData<&'a ()>,
+}
+
+/// What a run asks its worker.
+pub(crate) trait Completes: Send + Sync {
+    /// Returns the statement that ends a run with success.
+    fn completion(&self, timer: &Timer) -> Result<String, Failure>;
 }
 
 impl Run<'_> {
+    pub(crate) fn new(
+        timer: &Arc<Timer>,
+        tenure: &Arc<Tenure>,
+        max_attempts: u32,
+        worker: Arc<dyn Completes>,
+    ) -> Self {
+        let (timer, tenure) = (Arc::clone(timer), Arc::clone(tenure));
+        Run { timer, tenure, max_attempts, worker, handler: PhantomData }
+    }
+
     /// Returns the timer's kind.
     pub fn kind(&self) -> &str {
         &self.timer.kind
@@ -99,7 +162,7 @@ impl Run<'_> {
     /// [`Error::Json`](crate::Error::Json) if the payload is something else.
     #[cfg(feature = "serde")]
     pub fn json<T: serde::de::DeserializeOwned>(&self) -> crate::Result<T> {
-        Ok(serde_json::from_slice(&self.timer.payload)?)
+        serde_json::from_slice(&self.timer.payload).map_err(crate::Error::json)
     }
 
     /// Returns when this run was due, by the database's clock. A later attempt was due then too.
@@ -129,9 +192,38 @@ impl Run<'_> {
         self.timer.fence
     }
 
+    /// Returns the statement of SQL that ends this run with success, for handlers of
+    /// [`handle`](crate::WorkerBuilder::handle) and [`handle_async`](crate::WorkerBuilder::handle_async) that have a client of
+    /// their own for the timers' database: sqlx, diesel, or any other. Execute it in the transaction in which the handler does its
+    /// work, and commit that. Then the work and the end of the timer are committed together or not at all, so the run is
+    /// **exactly-once**. The statement fails if the run is not this worker's any more.
+    ///
+    /// ```ignore
+    /// worker.handle_async("cancel order", move |run| {
+    ///     let pool = pool.clone(); // of sqlx
+    ///     async move {
+    ///         let mut order = pool.begin().await?;
+    ///         let cancel = sqlx::query("UPDATE orders SET state = 'cancelled' WHERE id = $1");
+    ///         cancel.bind(run.key()).execute(&mut *order).await?;
+    ///         sqlx::query(AssertSqlSafe(run.completion()?)).execute(&mut *order).await?;
+    ///         order.commit().await?;
+    ///         Ok(())
+    ///     }
+    /// })
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The store has no such statement: a SQLite file has none. Or the rule of a series has failed.
+    pub fn completion(&self) -> Result<String, Failure> {
+        let statement = self.worker.completion(&self.timer)?;
+        self.tenure.has_completion.store(true, Ordering::Relaxed);
+        Ok(statement)
+    }
+
     /// Returns the timer as it stands in the store once this attempt is counted.
     pub fn timer(&self) -> &Timer {
-        self.timer
+        &self.timer
     }
 
     /// Returns false if this run has taken too long, or its lease has ended, or its timer was replaced or cancelled, as
@@ -142,35 +234,68 @@ impl Run<'_> {
     }
 }
 
+#[cfg(feature = "tokio-postgres")]
+impl Run<'_> {
+    /// Polls the future of this run's handler until its time is over.
+    pub(crate) async fn unless_cut(
+        &self,
+        future: impl Future<Output = HandlerResult>,
+    ) -> HandlerResult {
+        let mut future = std::pin::pin!(future);
+        std::future::poll_fn(|context| {
+            if self.tenure.is_cut(context.waker()) {
+                return Poll::Ready(Err(Failure::new("it took longer than its time limit")));
+            }
+            future.as_mut().poll(context)
+        })
+        .await
+    }
+}
+
 impl fmt::Debug for Run<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Run")
-            .field("timer", self.timer)
+            .field("timer", &self.timer)
             .field("is_current", &self.is_current())
             .finish_non_exhaustive()
     }
 }
 
-/// A handler that gets something to work in, beside the run.
-#[cfg(feature = "sqlite")]
-type InSqlite = dyn Fn(&Run<'_>, &rusqlite::Transaction<'_>) -> HandlerResult + Send + Sync;
-#[cfg(feature = "postgres")]
-type InPostgres = dyn Fn(&Run<'_>, &mut postgres::Transaction<'_>) -> HandlerResult + Send + Sync;
-type InAny = dyn Fn(&Run<'_>, &mut dyn Any) -> HandlerResult + Send + Sync;
+/// The future of an async handler.
+pub(crate) type HandlerFuture = Pin<Box<dyn Future<Output = HandlerResult> + Send>>;
+type Async = dyn Fn(Run<'static>) -> HandlerFuture + Send + Sync;
+
+/// A handler for one type of transaction.
+type InTransaction<T> =
+    dyn Fn(&Run<'_>, &mut <T as TransactionType>::Transaction<'_>) -> HandlerResult + Send + Sync;
+struct For<T: TransactionType + ?Sized>(Box<InTransaction<T>>);
 
 /// The handler of a kind.
 pub(crate) enum Handler {
     Plain(Box<dyn Fn(&Run<'_>) -> HandlerResult + Send + Sync>),
-    #[cfg(feature = "sqlite")]
-    Sqlite(Box<InSqlite>),
-    #[cfg(feature = "postgres")]
-    Postgres(Box<InPostgres>),
-    Other(Box<InAny>),
+    Async(Box<Async>),
+    /// The type of transaction, and the handler [`For`] it.
+    InTransaction(TypeId, Box<dyn Any + Send + Sync>),
 }
 
 impl Handler {
+    pub(crate) fn in_transaction<T: TransactionType + ?Sized>(
+        handle: impl Fn(&Run<'_>, &mut T::Transaction<'_>) -> HandlerResult + Send + Sync + 'static,
+    ) -> Handler {
+        Handler::InTransaction(TypeId::of::<T>(), Box::new(For::<T>(Box::new(handle))))
+    }
+
+    /// Returns the type of transaction that it works in.
+    pub(crate) fn transaction_type(&self) -> Option<TypeId> {
+        if let Handler::InTransaction(of, _) = self { Some(*of) } else { None }
+    }
+
+    pub(crate) fn is_async(&self) -> bool {
+        matches!(self, Handler::Async(_))
+    }
+
     pub(crate) fn is_transactional(&self) -> bool {
-        !matches!(self, Handler::Plain(_))
+        self.transaction_type().is_some()
     }
 
     /// Calls a plain handler. Its panic is a failure.
@@ -199,31 +324,27 @@ impl Work<'_> {
         self.start
     }
 
-    /// Calls the handler with a transaction of SQLite. Returns true if the transaction is to be committed.
-    #[cfg(feature = "sqlite")]
-    pub fn with_sqlite(&mut self, transaction: &rusqlite::Transaction<'_>) -> bool {
-        let Handler::Sqlite(handle) = self.handler else { return self.does_not_fit() };
-        let result = caught(|| handle(&self.run, transaction));
+    /// Calls the handler with a transaction of this type. Returns true if the transaction is to be committed.
+    pub fn within<T: TransactionType + ?Sized>(
+        &mut self,
+        transaction: &mut T::Transaction<'_>,
+    ) -> bool {
+        let result = match self.handler {
+            Handler::InTransaction(_, handle) => match handle.downcast_ref::<For<T>>() {
+                Some(For(handle)) => caught(|| handle(&self.run, transaction)),
+                None => Err(Failure::new("the handler is for another type of transaction")),
+            },
+            Handler::Plain(_) | Handler::Async(_) => {
+                Err(Failure::new("the handler is for no transaction"))
+            }
+        };
         self.ends_with(result)
     }
 
-    /// Calls the handler with a transaction of PostgreSQL. Returns true if the transaction is to be committed.
-    #[cfg(feature = "postgres")]
-    pub fn with_postgres(&mut self, transaction: &mut postgres::Transaction<'_>) -> bool {
-        let Handler::Postgres(handle) = self.handler else { return self.does_not_fit() };
-        let result = caught(|| handle(&self.run, transaction));
-        self.ends_with(result)
-    }
-
-    /// Calls the handler with a transaction of another store. Returns true if the transaction is to be committed.
-    pub fn with(&mut self, transaction: &mut dyn Any) -> bool {
-        let Handler::Other(handle) = self.handler else { return self.does_not_fit() };
-        let result = caught(|| handle(&self.run, transaction));
-        self.ends_with(result)
-    }
-
-    fn does_not_fit(&mut self) -> bool {
-        self.ends_with(Err(Failure::new("the handler is for another type of transaction")))
+    /// Calls the handler with a transaction of which only the store and the handler know the type:
+    /// [`within`](Work::within) an [`AnyTransaction`].
+    pub fn with(&mut self, transaction: &mut AnyTransaction) -> bool {
+        self.within::<AnyTransaction>(transaction)
     }
 
     /// Turns a success into a failure, before the commit.

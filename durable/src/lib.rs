@@ -24,8 +24,9 @@
 //! - **At least once.** A handler of [`WorkerBuilder::handle`] runs again if the worker dies after the handler's work, and
 //!   before that was written down. So the work must not mind: recognise what was done by the key, or give
 //!   [`Run::fence`] to the system that you write to, and let it refuse lower numbers.
-//! - **Exactly once.** A handler of `WorkerBuilder::handle_in_postgres` or `handle_in_sqlite` gets a transaction of the
-//!   timers' own database. Its writes and the end of the timer are committed together, or not at all.
+//! - **Exactly once.** A handler of `WorkerBuilder::handle_in_postgres`, `handle_in_tokio_postgres` or `handle_in_sqlite`
+//!   gets a transaction of the timers' own database. Its writes and the end of the timer are committed together, or not at all.
+//!   With any other client for PostgreSQL, such as sqlx, a handler gets the same by [`Run::completion`].
 //!
 //! ```
 //! # #[cfg(feature = "sqlite")] {
@@ -99,9 +100,55 @@
 //! | `tickwheel_durable_timers` | a gauge with the label `state`, set by [`Timers::counts`] |
 //! | `tickwheel_durable_lag_seconds` | a gauge, set by [`Timers::counts`] |
 //!
+//! ## In SQL, from any client
+//!
+//! In PostgreSQL, the migration makes these functions. They work in a transaction of yours, from every language and client. With
+//! `at` or `after` left out, a timer is due now. Both are by the server's clock, and `after` counts from the call, not from the
+//! begin of the transaction.
+//!
+//! ```sql
+//! SELECT due, replaced FROM tickwheel_schedule('unpaid', '4711', 'two pears', after => '30 minutes');
+//! SELECT due FROM tickwheel_schedule('unpaid', '4711', after => '30 minutes', keep => true); -- no row: it is there, and stays
+//! SELECT due FROM tickwheel_schedule('report', 'daily', at => '2030-01-01 09:00Z', period_ms => 86400000);
+//! SELECT * FROM tickwheel_schedule_many(ARRAY['mail', 'mail'], ARRAY['1', '2'], after => ARRAY[interval '1 h', '2 h']);
+//! SELECT tickwheel_reset('unpaid', '4711', after => '1 day'); -- the new due time; NULL: none waits
+//! SELECT tickwheel_cancel('unpaid', '4711'); -- the state that it was in; NULL: it is not there
+//! SELECT state, due, attempts, error FROM tickwheel_get('unpaid', '4711');
+//! SELECT tickwheel_requeue('mail', after => '1 min'); -- all dead ones of the kind; with a key only that one
+//! ```
+//!
+//! `tickwheel_schedule` takes `kind`, `key`, `payload` (bytes), `at`, `after`, `period_ms`, `rule`, `max_attempts`, `time_limit_ms`
+//! and `keep`, in this order or by name. A timer that is there is replaced, even if it runs; with `keep` it stays. What no
+//! timer can be is refused with a message that says what to change. From tokio-postgres, sqlx, diesel or Python each of these
+//! is a query with parameters, for example in Python:
+//!
+//! ```python
+//! cursor.execute("SELECT tickwheel_schedule('unpaid', %s, %s, after => %s)", (id, payload, timedelta(minutes=30)))
+//! ```
+//!
+//! ## The price of a notice
+//!
+//! A commit that tells the workers something (`NOTIFY`) holds a lock of the whole PostgreSQL cluster until it is on the disk. So
+//! such commits come one after the other, and many callers that schedule for the next minutes wait for each other. The owner of the
+//! tables sets one of three ways, at any time, for all who use them:
+//!
+//! ```sql
+//! SELECT tickwheel_set_notices('debounced'); -- or 'at once', which is the default, or 'never'
+//! ```
+//!
+//! | | commits tell of timers that are due within 150 s | what is scheduled for sooner than a poll is late by | an idle worker |
+//! | --- | --- | --- | --- |
+//! | `at once` | each | a claim | asks once a minute |
+//! | `debounced` | the first eight in a second; then the workers look each 10 ms for some seconds, and commits tell nothing for two | a claim, or under load up to 10 ms more | asks once a second |
+//! | `never` | none, so `PREPARE TRANSACTION` works | a poll: a second, or as [`WorkerBuilder::poll_every`] says | asks once a second, or as it says |
+//!
+//! What is scheduled for later than the next poll is on time in each way, because the workers look ahead. In the first two ways, a
+//! transaction that takes longer than a second, and has put in or moved a timer, always tells at its end. `PREPARE TRANSACTION`
+//! fails in a transaction that tells something. The README has what each way costs.
+//!
 //! ## The tables
 //!
-//! Other programs, in any language, may schedule with an `INSERT`. These columns of `tickwheel_timers` are theirs:
+//! Plain statements work too, in both databases. These columns of `tickwheel_timers` are for other programs:
 //!
 //! | column | type | what it is |
 //! | --- | --- | --- |
@@ -121,12 +168,43 @@
 //! INSERT INTO tickwheel_timers (kind, key, due) VALUES ('mail', '4711', 1000 * (unixepoch() + 3 * 86400));
 //! ```
 //!
+//! - An `INSERT` of a timer that is there is an error, which aborts the transaction. `ON CONFLICT DO NOTHING` keeps the old one.
+//! - An `UPDATE` of `due` moves a timer that waits. One that waits for another attempt begins anew, as with [`Timers::reset`]. Of
+//!   a timer that runs, a change of `due` or `payload` is refused, because the end of the run would remove it. A dead timer is
+//!   not moved either; `SET state = 'waiting'` brings it back.
+//! - A `DELETE` cancels a timer in whatever state. If it runs, its run goes on, and nothing follows it.
+//!
 //! The other columns are the workers', and may be read: `state` (`waiting`, `running` or `dead`), `attempts` (starts), `fence`,
 //! `held_until` (the end of a lease, or the time of the next attempt), `owner`, `error`, and `wake`, which is when a worker
-//! looks at the timer next. A timer that is done is deleted. One that waits for another attempt begins anew when its `due`
-//! is changed, as with [`Timers::reset`]. `sqlite::SCHEMA` and `postgres::SCHEMA` are the whole definition, and an empty
-//! database needs nothing else. `tickwheel_schema` has the version of the tables, and the oldest version of this crate's
-//! tables that may still work with them: a worker that is older than that stops at its next claim or look.
+//! looks at the timer next. A timer that is done is deleted.
+//!
+//! ## Migrations
+//!
+//! [`Timers::open`] makes the tables, or brings those of an earlier version of this crate up to date. For a tool of your own, the
+//! folder `migrations` of the package has them as numbered files of SQL, for PostgreSQL and for SQLite, which are run once each
+//! in their order: `psql -1 -v ON_ERROR_STOP=1 -f 0001_timers.sql`, or `sqlite3 -bail timers.db < 0001_timers.sql`.
+//! `postgres::MIGRATIONS` and `sqlite::MIGRATIONS` are their texts. [`Timers::open_unmigrated`] changes nothing, and says what is
+//! missing ([`Error::Unmigrated`]).
+//!
+//! The tables are in the first schema of the search path, or in that of `?schema=timers` in the address. `psql` gets it by
+//! `PGOPTIONS='-c search_path=timers'`. The functions know their schema, so `timers.tickwheel_schedule(..)` works from any search
+//! path.
+//!
+//! `tickwheel_schema` has the version of the tables, and the oldest version of this crate's tables that may still work with
+//! them. So bring the tables up to date first, while the workers of the version before go on, and then the programs. A worker that
+//! is older than the oldest stops at its next claim or look. A migration waits for the transactions that have written timers, and
+//! others that want to write wait for it, so run it with a `lock_timeout`.
+//!
+//! Three roles are enough: the owner of the tables migrates. One works. One only schedules, with the functions or with statements:
+//!
+//! ```sql
+//! -- The roles
+//! GRANT USAGE ON SCHEMA timers TO works, schedules;
+//! GRANT SELECT, INSERT, UPDATE, DELETE ON tickwheel_timers TO works, schedules;
+//! GRANT SELECT ON tickwheel_schema, tickwheel_awake TO works, schedules;
+//! GRANT INSERT, UPDATE ON tickwheel_awake TO works;
+//! GRANT USAGE ON SEQUENCE tickwheel_fence TO works;
+//! ```
 //!
 //! ## Coming from
 //!
@@ -144,14 +222,23 @@
 //! | db-scheduler's heartbeats and dead executions | leases: [`WorkerBuilder::lease`] |
 //! | the `poll_interval` of all of them | the wheel, and news from the server; [`WorkerBuilder::poll_every`] as a fallback |
 //!
-//! A role that schedules needs `INSERT`, `SELECT`, `UPDATE` and `DELETE` on `tickwheel_timers`, `SELECT` on
-//! `tickwheel_schema`, and `USAGE` on the sequence `tickwheel_fence` if it has workers. [`Timers::open`] also creates the
-//! tables, unless they are there. Connections have TLS if you make them: `postgres::Postgres::with_connector`.
+//! With the feature `native-tls`, connections have TLS as `sslmode` in the address says, as with libpq, and
+//! `postgres::Postgres::with_tls` takes a connector of yours. `postgres::Postgres::with_pool` uses the connections of your
+//! service's own pool.
 //!
 //! ## In async code
 //!
-//! All calls wait for the database. Call them from a thread that may wait, such as tokio's `spawn_blocking`. In a runtime's
-//! own thread they work too, but hold that thread up.
+//! [`Timers::asynchronous`] returns the same calls as futures, for any runtime. A call is a message to a thread of the crate,
+//! which has the connection, so no thread of the runtime waits, and none is started for a call. A future that is dropped
+//! before its call has begun takes it back; see [`AsyncTimers`].
+//!
+//! The calls of [`Timers`] wait for the database. In a runtime's own thread they work too, but hold that thread up.
+//!
+//! A handler may be a future on a runtime of yours: [`WorkerBuilder::handle_async`]. It is bounded by a number of runs, and
+//! not of threads, and is dropped when its time limit is over. [`Worker::stopped`] waits for the end of a worker as a future.
+//!
+//! At most ten calls have a connection at the same time ([`OpenOptions::max_connections`]). Others wait, also while the server
+//! has no room for another client, and fail with [`Error::TooManyClients`] after ten seconds.
 //!
 //! ## When one PostgreSQL is not enough
 //!
@@ -168,7 +255,8 @@
 //! [`Store`], [`Connection`] and [`Table`] are public, and the workers use nothing else. A store needs one clock that all
 //! processes share, an atomic way to take a row that nobody else has, a number that only grows, and durable writes.
 //! MySQL 8 has all of it (`SKIP LOCKED`), and needs polling, because it tells nobody of news. Redis needs scripts, and its
-//! durability is what its settings make it. The contract is STORE-1 to STORE-7 in `src/store.rs`, and
+//! durability is what its settings make it. Handlers get whatever type of transaction the store has ([`TransactionType`],
+//! [`WorkerBuilder::handle_in`]). The contract is STORE-1 to STORE-7 in `src/store.rs`, and
 //! `tests/store.rs` checks it.
 //!
 //! The page [`design`] tells how the crate works inside.
@@ -177,9 +265,11 @@
 #![forbid(unsafe_code)]
 
 // What a worker's threads do is told in `worker/shared.rs`; `store.rs` is what they ask of a database.
+mod asynchronous;
 mod clock;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod columns;
+mod connections;
 #[cfg(doc)]
 pub mod design;
 mod error;
@@ -196,16 +286,18 @@ mod timer;
 mod timers;
 mod worker;
 
+pub use asynchronous::AsyncTimers;
 pub use error::{Error, Result, StopReason};
 pub use failure::{Failure, HandlerResult, Retry};
 pub use handler::{Run, Work};
 pub use store::{
     AnyTransaction, Changed, Claim, Claimed, ClaimedTimer, Connection, Existing, Finish, Listener,
-    Look, MOST_BYTES, News, RunId, SCHEMA_VERSION, Store, Table, Then, Transacted, Transactions,
+    Look, MOST_BYTES, News, Notices, Purpose, RunId, SCHEMA_VERSION, Store, Table, Then,
+    Transacted, TransactionType, Transactions,
 };
 pub use timer::{
     Filter, KindCounts, LONGEST_KEY, LONGEST_KIND, NewTimer, Repetition, Scheduled, State, Timer,
     When,
 };
-pub use timers::Timers;
+pub use timers::{OpenOptions, Timers};
 pub use worker::{Worker, WorkerBuilder, WorkerStats};

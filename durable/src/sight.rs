@@ -6,11 +6,14 @@ use std::time::Duration;
 use crate::error::Error;
 use crate::timer::{KindCounts, Timer};
 
-/// Runs a handler in a span of its own.
-pub(crate) fn in_span<R>(timer: &Timer, run: impl FnOnce() -> R) -> R {
-    #[cfg(feature = "tracing")]
-    {
-        let span = tracing::info_span!(
+/// The span of a run. A handler that is a future enters it for each poll.
+pub(crate) struct Span(#[cfg(feature = "tracing")] tracing::Span);
+
+pub(crate) fn span(timer: &Timer) -> Span {
+    _ = timer;
+    Span(
+        #[cfg(feature = "tracing")]
+        tracing::info_span!(
             target: "tickwheel",
             parent: None,
             "tickwheel.timer",
@@ -18,12 +21,16 @@ pub(crate) fn in_span<R>(timer: &Timer, run: impl FnOnce() -> R) -> R {
             key = timer.key,
             attempt = timer.attempts,
             fence = timer.fence
-        );
-        span.in_scope(run)
-    }
-    #[cfg(not(feature = "tracing"))]
-    {
-        _ = timer;
+        ),
+    )
+}
+
+impl Span {
+    /// Runs a handler, or a part of it, in the span.
+    #[cfg_attr(not(feature = "tracing"), expect(clippy::unused_self, reason = "there is no span"))]
+    pub(crate) fn enter<R>(&self, run: impl FnOnce() -> R) -> R {
+        #[cfg(feature = "tracing")]
+        let _entered = self.0.enter();
         run()
     }
 }

@@ -1,7 +1,9 @@
 //! What a database has to offer: the traits [`Store`], [`Connection`], [`Table`] and [`Listener`].
 //!
-//! The [workers](crate::Worker) are written against these traits alone. `sqlite.rs` and `postgres.rs` implement them,
-//! and a crate of your own may do the same for another database. What an implementation must keep:
+//! The [workers](crate::Worker) are written against these traits alone. `sqlite` and `postgres` implement them,
+//! and a crate of your own may do the same for another database. For that, nothing here names a client: the type of
+//! transaction is the store's ([`TransactionType`]), and what is passed in and out may get new fields, so it has constructors.
+//! What an implementation must keep:
 //!
 //! - STORE-1 All times are those of one clock, the database's. A timer is given out by `claim` only if its `wake` has
 //!   come by that clock, read when the claim was made or before.
@@ -17,7 +19,7 @@
 //! - STORE-7 A timer whose lease has ended without an outcome is suspected: its handler may have killed the process. It is
 //!   claimed by itself, and never together with others.
 
-use std::any::Any;
+use std::any::{Any, TypeId};
 use std::time::{Duration, SystemTime};
 
 use crate::error::Result;
@@ -25,13 +27,14 @@ use crate::handler::Work;
 use crate::timer::{Filter, KindCounts, NewTimer, Scheduled, State, Timer, When};
 
 /// The version of the tables that this crate makes.
-pub const SCHEMA_VERSION: i32 = 2;
+pub const SCHEMA_VERSION: i32 = 4;
 
 /// A claim takes no more bytes of payloads than this, or a single timer with more.
 pub const MOST_BYTES: usize = 16 << 20;
 
 /// What to do if the kind has a timer with the same key already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Existing {
     /// The new timer takes its place. If a run of the old one is in progress, its outcome is ignored.
     Replace,
@@ -104,6 +107,16 @@ pub trait Store: Send + Sync + 'static {
     /// [`Error::Unreachable`](crate::Error::Unreachable) if the database cannot be reached.
     fn connect(&self) -> Result<Box<dyn Connection>>;
 
+    /// Opens a connection for a purpose, or borrows it from somewhere else. By default one is as good as another.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Store::connect).
+    fn connect_for(&self, purpose: Purpose) -> Result<Box<dyn Connection>> {
+        _ = purpose;
+        self.connect()
+    }
+
     /// Creates the tables, or brings those of an older version up to date. Other processes may do the same at the same
     /// time.
     ///
@@ -111,6 +124,15 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// [`Error::Schema`](crate::Error::Schema) if the tables are of a version that is too new.
     fn migrate(&self) -> Result<()>;
+
+    /// Returns an error if [`migrate`](Store::migrate) would have something to do. Changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unmigrated`](crate::Error::Unmigrated) if something is missing, and otherwise as `migrate`.
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
 
     /// Opens a connection that is told of new timers. `None`: this database has no such thing.
     ///
@@ -121,24 +143,105 @@ pub trait Store: Send + Sync + 'static {
         Ok(None)
     }
 
+    /// Returns a statement that does what [`finish`](Connection::finish) does with a success, for a transaction of the user's, and
+    /// fails if it has nothing to change. `None`: this database has no such thing.
+    fn completion(&self, finish: &Finish) -> Option<String> {
+        _ = finish;
+        None
+    }
+
     /// Returns which transactions [`Connection::transact`] gives to a handler.
     fn transactions(&self) -> Transactions {
-        Transactions::None
+        Transactions::none()
     }
 }
 
-/// The type of transaction that handlers may do their work in.
+/// A type of transaction that handlers may do their work in. A store gives such a transaction to [`Work::within`], and
+/// [`WorkerBuilder::handle_in`](crate::WorkerBuilder::handle_in) takes handlers for it.
+///
+/// The types of this crate's stores are `rusqlite::Transaction<'static>` and `postgres::Transaction<'static>`. A store of your own
+/// names its own type, and neither it nor its users need anything of this crate for that:
+///
+/// ```
+/// use tickwheel_durable::{TransactionType, WorkerBuilder};
+///
+/// /// A transaction of the database `Ledger`, as its client has it.
+/// pub struct LedgerTransaction<'a> {
+///     lines: &'a mut Vec<String>,
+/// }
+///
+/// impl TransactionType for LedgerTransaction<'static> {
+///     type Transaction<'a> = LedgerTransaction<'a>;
+/// }
+///
+/// fn with_handler(worker: WorkerBuilder) -> WorkerBuilder {
+///     worker.handle_in::<LedgerTransaction<'static>>("pay", |run, transaction| {
+///         transaction.lines.push(run.key().to_owned());
+///         Ok(())
+///     })
+/// }
+/// ```
+pub trait TransactionType: 'static {
+    /// What a handler gets for as long as the transaction lasts.
+    type Transaction<'a>: ?Sized;
+}
+
+/// The types of transaction that handlers may do their work in. None: each run is at-least-once.
+#[derive(Clone, Debug, Default)]
+pub struct Transactions {
+    types: Vec<TypeId>,
+}
+
+impl Transactions {
+    /// Without any.
+    pub fn none() -> Transactions {
+        Transactions::default()
+    }
+
+    /// With this type alone.
+    pub fn of<T: TransactionType + ?Sized>() -> Transactions {
+        Transactions::none().and::<T>()
+    }
+
+    /// With this type too.
+    #[must_use]
+    pub fn and<T: TransactionType + ?Sized>(mut self) -> Transactions {
+        self.types.push(TypeId::of::<T>());
+        self
+    }
+
+    /// With the type of a handler's connection.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn with(mut self, purpose: Purpose) -> Transactions {
+        if let Purpose::Handler(of) = purpose {
+            self.types.push(of);
+        }
+        self
+    }
+
+    pub(crate) fn have(&self, of: TypeId) -> bool {
+        self.types.contains(&of)
+    }
+}
+
+/// The use for which a connection is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Transactions {
-    /// None: each run is at-least-once.
-    None,
-    /// A `rusqlite::Transaction`.
-    Sqlite,
-    /// A `postgres::Transaction`.
-    Postgres,
-    /// Something that only the store and the handler know.
-    Other,
+pub enum Purpose {
+    /// A call of [`Timers`](crate::Timers).
+    Call,
+    /// A part of a worker.
+    Worker,
+    /// A handler in this type of transaction ([`TransactionType`]). It may change the settings of the connection, so nobody else
+    /// gets that one.
+    Handler(TypeId),
+}
+
+impl Purpose {
+    /// A handler in this type of transaction.
+    pub fn of<T: TransactionType + ?Sized>() -> Purpose {
+        Purpose::Handler(TypeId::of::<T>())
+    }
 }
 
 /// One connection to a store, as workers use it.
@@ -148,6 +251,11 @@ pub trait Connection: Table + Send {
         true
     }
 
+    /// Returns true if somebody else owns the connection, such as a pool of the user's. Then it is given back after each use.
+    fn is_lent(&self) -> bool {
+        false
+    }
+
     /// Makes the listeners of all processes look at what there is. A worker that stops says so, because it no longer waits
     /// for what it was waiting for.
     ///
@@ -155,6 +263,17 @@ pub trait Connection: Table + Send {
     ///
     /// The errors of the database.
     fn announce(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Tells the commits of others that workers of this kind look by themselves for so long, so that nothing need be told
+    /// ([`Notices::Debounced`]).
+    ///
+    /// # Errors
+    ///
+    /// The errors of the database.
+    fn stay_awake(&mut self, kind: &str, span: Duration) -> Result<()> {
+        let (_, _) = (kind, span);
         Ok(())
     }
 
@@ -219,8 +338,8 @@ pub trait Connection: Table + Send {
     ///
     /// If [`Work::start`] returns a number, it does what [`start`](Connection::start) does, and commits that. It should hold
     /// what it has to wait for by then: if the process dies before the handler is called, an attempt is lost. Then it begins the
-    /// transaction, and makes the change of `finish`, so that the run is known to be still the caller's. Then it calls one of the
-    /// methods of `work`, and commits if that returns true. If it returns false, the transaction is undone, and the result
+    /// transaction, and makes the change of `finish`, so that the run is known to be still the caller's. Then it calls
+    /// [`Work::within`], and commits if that returns true. If it returns false, the transaction is undone, and the result
     /// is `Undone`. The database should end a transaction in which nothing happens for `limit`, because this process may
     /// hang.
     ///
@@ -253,10 +372,29 @@ pub trait Listener: Send {
     ///
     /// [`Error::Unreachable`](crate::Error::Unreachable) if the connection was lost.
     fn wait(&mut self, timeout: Duration) -> Result<Vec<News>>;
+
+    /// Returns how commits tell of their timers, as far as was known at the last wait.
+    fn notices(&self) -> Notices {
+        Notices::AtOnce
+    }
+}
+
+/// How commits tell the workers of their timers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Notices {
+    /// Each commit that has something to tell does.
+    AtOnce,
+    /// When many have told something, the workers look by themselves for some seconds, and say so with
+    /// [`Connection::stay_awake`]. In the meantime, commits tell nothing.
+    Debounced,
+    /// Commits tell nothing, and the workers poll.
+    Never,
 }
 
 /// A timer of this kind wakes at this time.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct News {
     /// The kind. Empty: look at all kinds ([`Connection::announce`]).
     pub kind: String,
@@ -264,8 +402,16 @@ pub struct News {
     pub wake: SystemTime,
 }
 
+impl News {
+    /// A timer of this kind wakes at this time.
+    pub fn new(kind: impl Into<String>, wake: SystemTime) -> News {
+        News { kind: kind.into(), wake }
+    }
+}
+
 /// What [`Connection::look`] has seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Look {
     /// The database's time.
     pub now: SystemTime,
@@ -273,8 +419,16 @@ pub struct Look {
     pub wakes: Vec<(usize, SystemTime)>,
 }
 
+impl Look {
+    /// What was seen at this time of the database.
+    pub fn new(now: SystemTime, wakes: Vec<(usize, SystemTime)>) -> Look {
+        Look { now, wakes }
+    }
+}
+
 /// What to claim, and for whom.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Claim<'a> {
     /// The kind.
     pub kind: &'a str,
@@ -286,8 +440,28 @@ pub struct Claim<'a> {
     pub lease: Duration,
 }
 
+impl<'a> Claim<'a> {
+    /// Claims one timer of a kind, for the worker of this name and a lease of 30 seconds.
+    pub fn new(kind: &'a str, owner: &'a str) -> Claim<'a> {
+        Claim { kind, limit: 1, owner, lease: Duration::from_secs(30) }
+    }
+
+    /// Sets how many it takes at most.
+    #[must_use]
+    pub fn limit(self, limit: u32) -> Claim<'a> {
+        Claim { limit, ..self }
+    }
+
+    /// Sets how long the worker has them.
+    #[must_use]
+    pub fn lease(self, lease: Duration) -> Claim<'a> {
+        Claim { lease, ..self }
+    }
+}
+
 /// What [`Connection::claim`] has taken.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Claimed {
     /// The database's time.
     pub now: SystemTime,
@@ -301,8 +475,16 @@ pub struct Claimed {
     pub next: Option<SystemTime>,
 }
 
+impl Claimed {
+    /// These timers were taken, at this time of the database, and nothing is known of others.
+    pub fn new(now: SystemTime, timers: Vec<ClaimedTimer>) -> Claimed {
+        Claimed { now, timers, more: false, next: None }
+    }
+}
+
 /// A timer that a claim has taken.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct ClaimedTimer {
     /// As it stands in the store after the claim.
     pub timer: Timer,
@@ -312,8 +494,16 @@ pub struct ClaimedTimer {
     pub was_running: bool,
 }
 
+impl ClaimedTimer {
+    /// A timer as it stands in the store after the claim, which woke at this time.
+    pub fn new(timer: Timer, woke: SystemTime, was_running: bool) -> ClaimedTimer {
+        ClaimedTimer { timer, woke, was_running }
+    }
+}
+
 /// One attempt at one timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RunId {
     /// The number of the timer.
     pub id: i64,
@@ -321,8 +511,16 @@ pub struct RunId {
     pub fence: i64,
 }
 
+impl RunId {
+    /// The attempt with this fencing number at the timer with this number.
+    pub fn new(id: i64, fence: i64) -> RunId {
+        RunId { id, fence }
+    }
+}
+
 /// What became of one attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Finish {
     /// The attempt.
     pub run: RunId,
@@ -333,8 +531,16 @@ pub struct Finish {
     pub then: Then,
 }
 
+impl Finish {
+    /// What became of an attempt, the `attempts`-th of its run of the timer.
+    pub fn new(run: RunId, attempts: u32, then: Then) -> Finish {
+        Finish { run, attempts, then }
+    }
+}
+
 /// What follows an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Then {
     /// It is done, and the timer is removed.
     Done,
@@ -364,6 +570,7 @@ pub enum Then {
 /// What [`Connection::finish`] or [`Connection::extend`] has changed, by fencing numbers. What is in neither list was not
 /// the caller's any more.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Changed {
     /// Those that are changed.
     pub changed: Vec<i64>,
@@ -371,8 +578,16 @@ pub struct Changed {
     pub busy: Vec<i64>,
 }
 
+impl Changed {
+    /// With these fencing numbers.
+    pub fn new(changed: Vec<i64>, busy: Vec<i64>) -> Changed {
+        Changed { changed, busy }
+    }
+}
+
 /// What became of [`Connection::transact`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Transacted {
     /// The work and what follows it are committed.
     Committed,
@@ -382,5 +597,9 @@ pub enum Transacted {
     Lost,
 }
 
-/// A transaction of a store of your own, as [`Work::with`] gives it to a handler.
+/// A transaction of which only the store and the handler know the type, as [`Work::with`] gives it to a handler.
 pub type AnyTransaction = dyn Any;
+
+impl TransactionType for AnyTransaction {
+    type Transaction<'a> = AnyTransaction;
+}

@@ -13,6 +13,7 @@ pub const LONGEST_KEY: usize = 1000;
 
 /// When a timer is due, by the database's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum When {
     /// So long after the database receives the call.
     After(Duration),
@@ -34,6 +35,7 @@ impl From<SystemTime> for When {
 
 /// What follows a run of a series.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Repetition {
     /// The next run is due so long after this one was due. Runs that were missed are skipped, and the phase is kept.
     Every(Duration),
@@ -54,6 +56,7 @@ pub enum Repetition {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "it does nothing until it is scheduled"]
+#[non_exhaustive]
 pub struct NewTimer {
     /// Says which handler runs it.
     pub kind: String,
@@ -98,7 +101,7 @@ impl NewTimer {
     /// [`Error::Json`] if the value has no JSON.
     #[cfg(feature = "serde")]
     pub fn json(self, value: &(impl serde::Serialize + ?Sized)) -> Result<NewTimer> {
-        Ok(self.payload(serde_json::to_vec(value)?))
+        Ok(self.payload(serde_json::to_vec(value).map_err(Error::json)?))
     }
 
     /// Makes it a series with a fixed period, which is at least a millisecond.
@@ -161,6 +164,7 @@ const MILLISECOND: Duration = Duration::from_millis(1);
 
 /// Where a timer is between its schedule and its end. One that has ended is not in the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum State {
     /// It waits for its time, or for the next attempt.
     Waiting,
@@ -188,6 +192,7 @@ impl State {
 
 /// A timer as it stands in the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Timer {
     /// The number that the store gave it. A timer whose key was new later has a higher one.
     pub id: i64,
@@ -220,6 +225,26 @@ pub struct Timer {
 }
 
 impl Timer {
+    /// A timer that waits, with nothing but what each has: for writers of stores, who set the other fields.
+    pub fn new(id: i64, kind: impl Into<String>, key: impl Into<String>, due: SystemTime) -> Timer {
+        Timer {
+            id,
+            kind: kind.into(),
+            key: key.into(),
+            payload: Vec::new(),
+            due,
+            wake: Some(due),
+            repetition: None,
+            max_attempts: None,
+            time_limit: None,
+            state: State::Waiting,
+            attempts: 0,
+            fence: 0,
+            owner: None,
+            error: None,
+        }
+    }
+
     /// Returns the attempt that this timer was claimed for.
     pub fn run(&self) -> RunId {
         RunId { id: self.id, fence: self.fence }
@@ -228,11 +253,19 @@ impl Timer {
 
 /// What [`Timers::schedule`](crate::Timers::schedule) has done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Scheduled {
     /// When it is due, by the database's clock.
     pub due: SystemTime,
     /// The kind had a timer with this key, which is replaced.
     pub replaced: bool,
+}
+
+impl Scheduled {
+    /// A timer is due at this time.
+    pub fn new(due: SystemTime, replaced: bool) -> Scheduled {
+        Scheduled { due, replaced }
+    }
 }
 
 /// Which timers to list. By default all, the first thousand.
@@ -250,6 +283,7 @@ pub struct Scheduled {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Filter {
     /// Only those of this kind.
     pub kind: Option<String>,
@@ -313,6 +347,7 @@ impl Filter {
 
 /// How many timers of one kind are in the store, by state.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct KindCounts {
     /// The kind.
     pub kind: String,
@@ -326,4 +361,12 @@ pub struct KindCounts {
     pub dead: u64,
     /// How long ago the oldest was due that is due and not done. Zero: none is.
     pub lag: Duration,
+}
+
+impl KindCounts {
+    /// A kind without timers: for writers of stores, who set the other fields.
+    pub fn new(kind: impl Into<String>) -> KindCounts {
+        let lag = Duration::ZERO;
+        KindCounts { kind: kind.into(), waiting: 0, retrying: 0, running: 0, dead: 0, lag }
+    }
 }

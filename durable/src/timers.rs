@@ -1,22 +1,122 @@
-//! [`Timers`]: a store that was opened, its idle connections, and the workers of this process.
+//! [`Timers`]: a store that was opened, and the workers of this process; and how it is opened: [`OpenOptions`].
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
+use crate::asynchronous::AsyncTimers;
+use crate::connections::{Connections, Limits, threads_for, where_it_may_wait};
 use crate::error::{Error, Result};
 use crate::sight;
-use crate::store::{Connection, Existing, Store};
+use crate::store::{Connection, Existing, Purpose, Store};
 use crate::timer::{Filter, KindCounts, NewTimer, Scheduled, State, Timer, When};
 use crate::worker::{Shared, WorkerBuilder};
+use tickwheel::pool::ScheduledThreadPool;
 
-/// A connection that was idle for so long is closed when another one comes back. So as many are kept as there are calls at
-/// the same time, or handlers in transactions.
-const IDLE: Duration = Duration::from_secs(60);
+/// How a store is opened: how many connections its calls may have, and how long they wait for one.
+///
+/// ```
+/// # #[cfg(feature = "sqlite")] {
+/// use std::time::Duration;
+/// use tickwheel_durable::OpenOptions;
+///
+/// let options = OpenOptions::new().max_connections(20).acquire_timeout(Duration::from_secs(3));
+/// let timers = options.open("sqlite::memory:")?;
+/// # drop(timers);
+/// # }
+/// # Ok::<(), tickwheel_durable::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+#[must_use = "it does nothing until a store is opened"]
+pub struct OpenOptions {
+    limits: Limits,
+}
 
-/// Idle connections, the last one that was used at the end, with the times since which they are idle.
-type Idle = Mutex<VecDeque<(Instant, Box<dyn Connection>)>>;
+impl Default for OpenOptions {
+    fn default() -> OpenOptions {
+        OpenOptions::new()
+    }
+}
+
+impl OpenOptions {
+    /// The options of [`Timers::open`].
+    pub fn new() -> OpenOptions {
+        let timeout = Duration::from_secs(10);
+        OpenOptions { limits: Limits { max_connections: 10, timeout } }
+    }
+
+    /// Sets how many connections the calls of [`Timers`] and [`AsyncTimers`] may have at the same time, at least one. By
+    /// default 10, which is enough for thousands of calls a second. Further calls wait.
+    ///
+    /// Workers have a few of their own: two each, one more while they write outcomes or starts, and one for each handler that is
+    /// in a transaction. What is idle for ten seconds is closed.
+    pub fn max_connections(mut self, connections: usize) -> OpenOptions {
+        self.limits.max_connections = connections.max(1);
+        self
+    }
+
+    /// Sets how long a call waits for a connection, if all are in use, or if the server has no room for another one. By default
+    /// ten seconds. Then it fails with [`Error::TooManyClients`].
+    pub fn acquire_timeout(mut self, timeout: Duration) -> OpenOptions {
+        self.limits.timeout = timeout.min(LONGEST);
+        self
+    }
+
+    pub(crate) fn threads(self) -> Result<ScheduledThreadPool> {
+        threads_for(self.limits)
+    }
+
+    /// Opens a store by its address, as [`Timers::open`] does.
+    ///
+    /// # Errors
+    ///
+    /// As [`Timers::open`].
+    pub fn open(self, address: &str) -> Result<Timers> {
+        self.opened(store_at(address)?, Store::migrate)
+    }
+
+    /// Opens a store by its address, as [`Timers::open_unmigrated`] does.
+    ///
+    /// # Errors
+    ///
+    /// As [`Timers::open_unmigrated`].
+    pub fn open_unmigrated(self, address: &str) -> Result<Timers> {
+        self.opened(store_at(address)?, Store::check)
+    }
+
+    /// Opens a store that was built by hand, or one of your own.
+    ///
+    /// # Errors
+    ///
+    /// As [`Timers::open`].
+    pub fn with_store(self, store: impl Store) -> Result<Timers> {
+        self.opened(Box::new(store), Store::migrate)
+    }
+
+    /// Opens a store that was built by hand, as [`Timers::with_unmigrated_store`] does.
+    ///
+    /// # Errors
+    ///
+    /// As [`Timers::open_unmigrated`].
+    pub fn with_unmigrated_store(self, store: impl Store) -> Result<Timers> {
+        self.opened(Box::new(store), Store::check)
+    }
+
+    fn opened(
+        self,
+        store: Box<dyn Store>,
+        prepare: impl FnOnce(&dyn Store) -> Result<()> + Send + 'static,
+    ) -> Result<Timers> {
+        let threads = self.threads()?;
+        let store = where_it_may_wait(&threads, move || prepare(&*store).map(|()| store))?;
+        let connections = Connections::new(store, self.limits, threads);
+        let shared = Opened { connections: Arc::new(connections), workers: Mutex::default() };
+        Ok(Timers { shared: Arc::new(shared) })
+    }
+}
+
+/// The longest wait for a connection: a day.
+const LONGEST: Duration = Duration::from_secs(86_400);
 
 /// A store of timers. A clone is a handle of the same one.
 #[derive(Clone)]
@@ -25,9 +125,7 @@ pub struct Timers {
 }
 
 struct Opened {
-    store: Box<dyn Store>,
-    idle: Idle,
-    idle_for_handlers: Idle,
+    connections: Arc<Connections>,
     workers: Mutex<Vec<Weak<Shared>>>,
 }
 
@@ -40,21 +138,7 @@ impl Timers {
     /// [`Error::Address`] if it is no address, or of a database whose feature is off. [`Error::Unreachable`] if the
     /// database cannot be opened. [`Error::Schema`] if its tables are from a later version of this crate.
     pub fn open(address: &str) -> Result<Timers> {
-        #[cfg(feature = "sqlite")]
-        if let Some(path) = address.strip_prefix("sqlite:").filter(|path| !path.is_empty()) {
-            return Timers::with_store(crate::sqlite::Sqlite::new(
-                path.strip_prefix("//").unwrap_or(path),
-            ));
-        }
-        #[cfg(feature = "postgres")]
-        if address.starts_with("postgres:") || address.starts_with("postgresql:") {
-            return Timers::with_store(crate::postgres::Postgres::new(address)?);
-        }
-        // What follows the scheme may contain a password, so it is not repeated.
-        let scheme = address.split(':').next().unwrap_or_default();
-        Err(Error::Address(format!(
-            "{scheme:?} names no store, or the feature of its database is off"
-        )))
+        OpenOptions::new().open(address)
     }
 
     /// Opens a store that was built by hand, or one of your own.
@@ -63,14 +147,31 @@ impl Timers {
     ///
     /// As [`open`](Timers::open).
     pub fn with_store(store: impl Store) -> Result<Timers> {
-        outside_of_runtimes(|| store.migrate())?;
-        let shared = Opened {
-            store: Box::new(store),
-            idle: Mutex::default(),
-            idle_for_handlers: Mutex::default(),
-            workers: Mutex::default(),
-        };
-        Ok(Timers { shared: Arc::new(shared) })
+        OpenOptions::new().with_store(store)
+    }
+
+    /// Like [`open`](Timers::open), but creates and changes no tables. For a role that may not, or where a tool of yours runs
+    /// the files of [`migrations`](crate#migrations).
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Timers::open), and [`Error::Unmigrated`], which tells what is missing.
+    pub fn open_unmigrated(address: &str) -> Result<Timers> {
+        OpenOptions::new().open_unmigrated(address)
+    }
+
+    /// Like [`open_unmigrated`](Timers::open_unmigrated), with a store that was built by hand.
+    ///
+    /// # Errors
+    ///
+    /// As [`open_unmigrated`](Timers::open_unmigrated).
+    pub fn with_unmigrated_store(store: impl Store) -> Result<Timers> {
+        OpenOptions::new().with_unmigrated_store(store)
+    }
+
+    /// Returns the same calls as futures, for any runtime.
+    pub fn asynchronous(&self) -> AsyncTimers {
+        AsyncTimers::new(self.clone())
     }
 
     /// Schedules a timer. If its kind has one with this key, the new one takes its place. If that one runs, its run goes on,
@@ -80,7 +181,7 @@ impl Timers {
     ///
     /// [`Error::Invalid`] if the timer cannot be stored, and the errors of the database.
     pub fn schedule(&self, timer: &NewTimer) -> Result<Scheduled> {
-        let scheduled = self.schedule_with(std::slice::from_ref(timer), Existing::Replace)?;
+        let scheduled = self.schedule_with(vec![timer.clone()], Existing::Replace)?;
         scheduled
             .into_iter()
             .flatten()
@@ -94,7 +195,7 @@ impl Timers {
     ///
     /// As [`schedule`](Timers::schedule).
     pub fn schedule_if_absent(&self, timer: &NewTimer) -> Result<Option<Scheduled>> {
-        let scheduled = self.schedule_with(std::slice::from_ref(timer), Existing::Keep)?;
+        let scheduled = self.schedule_with(vec![timer.clone()], Existing::Keep)?;
         Ok(scheduled.into_iter().flatten().next())
     }
 
@@ -104,16 +205,19 @@ impl Timers {
     ///
     /// As [`schedule`](Timers::schedule). Then none of them is scheduled.
     pub fn schedule_all(&self, timers: &[NewTimer]) -> Result<Vec<Scheduled>> {
-        let scheduled = self.schedule_with(timers, Existing::Replace)?;
+        let scheduled = self.schedule_with(timers.to_vec(), Existing::Replace)?;
         Ok(scheduled.into_iter().flatten().collect())
     }
 
     fn schedule_with(
         &self,
-        timers: &[NewTimer],
+        timers: Vec<NewTimer>,
         existing: Existing,
     ) -> Result<Vec<Option<Scheduled>>> {
-        let scheduled = self.with(|table| table.schedule(timers, existing))?;
+        let (timers, scheduled) = self.with(move |table| {
+            let scheduled = table.schedule(&timers, existing)?;
+            Ok((timers, scheduled))
+        })?;
         let mut first: Vec<(&str, SystemTime)> = Vec::new();
         for (timer, scheduled) in timers.iter().zip(&scheduled) {
             let Some(Scheduled { due, .. }) = scheduled else { continue };
@@ -135,7 +239,8 @@ impl Timers {
     /// The errors of the database.
     pub fn reset(&self, kind: &str, key: &str, when: impl Into<When>) -> Result<bool> {
         let when = when.into();
-        let due = self.with(|table| table.reset(kind, key, when))?;
+        let due =
+            self.with_name(kind, key, move |table, kind, key| table.reset(kind, key, when))?;
         due.into_iter().for_each(|due| self.expect(kind, due));
         Ok(due.is_some())
     }
@@ -149,7 +254,7 @@ impl Timers {
     ///
     /// The errors of the database.
     pub fn cancel(&self, kind: &str, key: &str) -> Result<Option<State>> {
-        self.with(|table| table.cancel(kind, key))
+        self.with_name(kind, key, |table, kind, key| table.cancel(kind, key))
     }
 
     /// Returns a timer, or `None` if it is not there, because it is done, was cancelled, or never was.
@@ -158,7 +263,7 @@ impl Timers {
     ///
     /// The errors of the database.
     pub fn get(&self, kind: &str, key: &str) -> Result<Option<Timer>> {
-        self.with(|table| table.get(kind, key))
+        self.with_name(kind, key, |table, kind, key| table.get(kind, key))
     }
 
     /// Lists timers by kind, then by the time at which they wake, with dead ones last.
@@ -167,7 +272,8 @@ impl Timers {
     ///
     /// The errors of the database.
     pub fn list(&self, filter: &Filter) -> Result<Vec<Timer>> {
-        self.with(|table| table.list(filter))
+        let filter = filter.clone();
+        self.with(move |table| table.list(&filter))
     }
 
     /// Makes a dead timer wait again, with all its attempts before it. Returns false if it is not there, or not dead.
@@ -177,7 +283,8 @@ impl Timers {
     /// The errors of the database.
     pub fn requeue(&self, kind: &str, key: &str, when: impl Into<When>) -> Result<bool> {
         let when = when.into();
-        let count = self.with(|table| table.requeue(kind, Some(key), when))?;
+        let count = self
+            .with_name(kind, key, move |table, kind, key| table.requeue(kind, Some(key), when))?;
         self.tell(kind);
         Ok(count > 0)
     }
@@ -189,7 +296,8 @@ impl Timers {
     /// The errors of the database.
     pub fn requeue_all(&self, kind: &str, when: impl Into<When>) -> Result<u64> {
         let when = when.into();
-        let count = self.with(|table| table.requeue(kind, None, when))?;
+        let count =
+            self.with_name(kind, "", move |table, kind, _| table.requeue(kind, None, when))?;
         self.tell(kind);
         Ok(count)
     }
@@ -250,7 +358,11 @@ impl Timers {
     }
 
     pub(crate) fn store(&self) -> &dyn Store {
-        &*self.shared.store
+        self.shared.connections.store()
+    }
+
+    pub(crate) fn connections(&self) -> &Arc<Connections> {
+        &self.shared.connections
     }
 
     /// Returns this connection if it is still open, and otherwise a new one.
@@ -263,73 +375,48 @@ impl Timers {
     }
 
     /// Lends a connection for a call.
-    fn with<T: Send>(
+    fn with<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&mut dyn Connection) -> Result<T> + Send,
+        work: impl FnOnce(&mut dyn Connection) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        outside_of_runtimes(|| self.lend(Purpose::Call, work))
+        self.shared.connections.call(work)
     }
 
-    /// Lends a connection, which is kept for the next one unless the work has failed. What has ended one connection has
-    /// probably ended the idle ones too.
+    /// Lends a connection for a call that names a timer.
+    fn with_name<T: Send + 'static>(
+        &self,
+        kind: &str,
+        key: &str,
+        work: impl FnOnce(&mut dyn Connection, &str, &str) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let (kind, key) = (kind.to_owned(), key.to_owned());
+        self.with(move |connection| work(connection, &kind, &key))
+    }
+
+    /// Lends a connection for a part of a worker, or for one of its handlers.
     pub(crate) fn lend<T>(
         &self,
         purpose: Purpose,
         work: impl FnOnce(&mut dyn Connection) -> Result<T>,
     ) -> Result<T> {
-        let idle = match purpose {
-            Purpose::Call => &self.shared.idle,
-            Purpose::Handler => &self.shared.idle_for_handlers,
-        };
-        let idle = || idle.lock().unwrap_or_else(PoisonError::into_inner);
-        let open = std::iter::from_fn(|| idle().pop_back())
-            .find_map(|(_, mut connection)| connection.is_open().then_some(connection));
-        let mut connection = open.map_or_else(|| self.store().connect(), Ok)?;
-        let result = work(&mut *connection);
-        if matches!(result, Err(Error::Unreachable(_))) {
-            let lost = std::mem::take(&mut *idle());
-            drop(lost); // with nothing locked
-        }
-        if result.is_ok() {
-            let now = Instant::now();
-            let mut idle = idle();
-            idle.push_back((now, connection));
-            let is_old = idle.front().is_some_and(|(since, _)| now - *since > IDLE);
-            let old = if is_old { idle.pop_front() } else { None };
-            drop(idle);
-            drop(old); // with nothing locked
-        }
-        result
+        self.shared.connections.lend(purpose, work)
     }
 }
 
-/// The use for which a connection is lent. A handler may change the settings of its connection, so other calls do not get
-/// that one.
-#[derive(Clone, Copy)]
-pub(crate) enum Purpose {
-    Call,
-    Handler,
-}
-
-/// Does work that may wait for a database. PostgreSQL's client waits with a tokio runtime of its own, which panics inside
-/// of another one. There the work is done by another thread, for which this one waits.
-pub(crate) fn outside_of_runtimes<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+/// Returns the store of an address.
+fn store_at(address: &str) -> Result<Box<dyn Store>> {
+    #[cfg(feature = "sqlite")]
+    if let Some(path) = address.strip_prefix("sqlite:").filter(|path| !path.is_empty()) {
+        let path = path.strip_prefix("//").unwrap_or(path);
+        return Ok(Box::new(crate::sqlite::Sqlite::new(path)));
+    }
     #[cfg(feature = "postgres")]
-    if tokio::runtime::Handle::try_current().is_ok() {
-        let joined = std::thread::scope(|scope| scope.spawn(work).join());
-        return joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    if address.starts_with("postgres:") || address.starts_with("postgresql:") {
+        return Ok(Box::new(crate::postgres::Postgres::new(address)?));
     }
-    work()
-}
-
-impl Drop for Opened {
-    fn drop(&mut self) {
-        let take = |idle: &mut Idle| {
-            std::mem::take(idle.get_mut().unwrap_or_else(PoisonError::into_inner))
-        };
-        let idle = (take(&mut self.idle), take(&mut self.idle_for_handlers));
-        outside_of_runtimes(|| drop(idle));
-    }
+    // What follows the scheme may contain a password, so it is not repeated.
+    let scheme = address.split(':').next().unwrap_or_default();
+    Err(Error::Address(format!("{scheme:?} names no store, or the feature of its database is off")))
 }
 
 impl fmt::Debug for Timers {

@@ -8,6 +8,7 @@ mod databases;
 mod server;
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 use std::{env, fs, thread};
@@ -40,7 +41,7 @@ fn mail(key: &str, when: impl Into<When>) -> NewTimer {
 }
 
 fn claim_for(connection: &mut dyn Connection, owner: &str, limit: u32, lease: Duration) -> Claimed {
-    connection.claim(&Claim { kind: "mail", limit, owner, lease }).expect("a claim")
+    connection.claim(&Claim::new("mail", owner).limit(limit).lease(lease)).expect("a claim")
 }
 
 fn claim(connection: &mut dyn Connection, limit: u32) -> Claimed {
@@ -53,12 +54,11 @@ fn keys(claimed: &Claimed) -> Vec<&str> {
 
 fn id(claimed: &Claimed, index: usize) -> RunId {
     let timer = &claimed.timers[index].timer;
-    RunId { id: timer.id, fence: timer.fence }
+    timer.run()
 }
 
 fn finish(connection: &mut dyn Connection, run: RunId, then: Then) -> bool {
-    connection.finish(&[Finish { run, attempts: 1, then }]).expect("it is written").changed
-        == [run.fence]
+    connection.finish(&[Finish::new(run, 1, then)]).expect("it is written").changed == [run.fence]
 }
 
 // ----- users ---------------------------------------------------------------------------------
@@ -342,7 +342,7 @@ fn starts_are_counted_and_claims_are_not(database: &Database<'_>) {
         thread::sleep(Duration::from_millis(5)); // the database's clock is a real one
     }
     let last = claim(&mut *connection, 9);
-    let never_started = Finish { run: id(&last, 0), attempts: 3, then: Then::Release };
+    let never_started = Finish::new(id(&last, 0), 3, Then::Release);
     assert_eq!(connection.finish(&[never_started]).expect("written").changed.len(), 1);
     let timer = connection.get("mail", "1").expect("no error").expect("there");
     assert_eq!((timer.state, timer.attempts), (State::Waiting, 3));
@@ -417,7 +417,7 @@ fn a_failed_run_leaves_its_series(database: &Database<'_>) {
         // Of one, the key is there already. Its series goes on all the same.
         let key = if key == "fails" { "tries".to_owned() } else { format!("{key}@0") };
         let then = Then::Split { next, key, retry, error: "no \0 luck".to_owned() };
-        Finish { run: RunId { id, fence }, attempts: 2, then }
+        Finish::new(RunId::new(id, fence), 2, then)
     });
     let outcomes: Vec<_> = outcomes.collect();
     assert_eq!(connection.finish(&outcomes).expect("written").changed.len(), 3);
@@ -446,16 +446,15 @@ fn each_outcome_leaves_its_state(database: &Database<'_>) {
     connection.schedule(&new, Existing::Replace).expect("scheduled");
     let claimed = claim(&mut *connection, 9);
     let next = claimed.now + HOUR;
-    let outcomes = claimed.timers.iter().map(|claimed| Finish {
-        run: RunId { id: claimed.timer.id, fence: claimed.timer.fence },
-        attempts: u32::from(claimed.timer.key != "back"),
-        then: match claimed.timer.key.as_str() {
+    let outcomes = claimed.timers.iter().map(|claimed| {
+        let then = match claimed.timer.key.as_str() {
             "done" => Then::Done,
             "next" => Then::Next(next),
             "retry" => Then::Retry(HOUR, "no \0 luck".to_owned()),
             "dead" => Then::Dead("no".to_owned()),
             _ => Then::Release,
-        },
+        };
+        Finish::new(claimed.timer.run(), u32::from(claimed.timer.key != "back"), then)
     });
     let outcomes: Vec<_> = outcomes.collect();
     assert_eq!(connection.finish(&outcomes).expect("written").changed.len(), 5);
@@ -609,46 +608,146 @@ fn an_update_by_another_program_moves_what_waits_for_another_attempt(database: &
     assert_eq!((waits().wake, waits().attempts), (Some(waits().due), 0));
 }
 
-/// The definition that is published is enough for an empty database, with the tools that people have.
-fn the_published_definition_makes_the_tables(database: &Database<'_>) {
-    let sql = match database {
-        Database::File(_) => sqlite::SCHEMA,
-        Database::Schema { .. } => postgres::SCHEMA,
-    };
-    match database {
-        Database::File(_) => database.execute(&format!("BEGIN; {sql} COMMIT")),
-        Database::Schema { .. } => {
-            let file = env::temp_dir().join(server::new_name("schema") + ".sql");
-            fs::write(&file, sql).expect("it is written");
-            let mut psql = Command::new("psql");
-            psql.args(["--quiet", "--no-psqlrc", "-v", "ON_ERROR_STOP=1", "-1", "-f"]).arg(&file);
-            let output = psql.arg(database.url()).output();
-            fs::remove_file(&file).expect("it was there");
-            match output {
-                Err(error) => {
-                    databases::say(&format!("store, with psql: skipped: {error}"));
-                    database.execute(sql);
-                }
-                Ok(output) => assert!(output.status.success(), "{output:?}"),
+/// The files that are published are enough for an empty database, with the tools that people have.
+fn the_published_files_make_the_tables(database: &Database<'_>) {
+    let folder = if database.is_sqlite() { "sqlite" } else { "postgres" };
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("migrations").join(folder);
+    let mut files: Vec<_> = fs::read_dir(folder)
+        .expect("a folder")
+        .map(|entry| entry.expect("an entry").path())
+        .collect();
+    files.sort();
+    let texts: Vec<_> = files.iter().map(|path| fs::read_to_string(path).expect("text")).collect();
+    assert_eq!(texts, migrations(database), "a file is a version");
+    for (path, sql) in files.iter().zip(&texts) {
+        let (program, output) = match database {
+            Database::File(file) => {
+                let text = fs::File::open(path).expect("it opens");
+                ("sqlite3", Command::new("sqlite3").arg("-bail").arg(file).stdin(text).output())
             }
+            Database::Schema { .. } => {
+                let mut psql = Command::new("psql");
+                psql.args(["--quiet", "--no-psqlrc", "-v", "ON_ERROR_STOP=1", "-1", "-f"])
+                    .arg(path);
+                ("psql", psql.arg(database.url()).output())
+            }
+        };
+        match output {
+            Err(error) => {
+                databases::say(&format!("store, with {program}: skipped: {error}"));
+                database.execute(&format!("BEGIN; {sql}; COMMIT"));
+            }
+            Ok(output) => assert!(output.status.success(), "{output:?}"),
         }
     }
-    database.open().schedule(&mail("1", NOW)).expect("scheduled");
+    let timers = Timers::open_unmigrated(&database.address()).expect("nothing is missing");
+    timers.schedule(&mail("1", NOW)).expect("scheduled");
     assert_eq!(keys(&claim(&mut *connect(database), 9)), ["1"]);
 }
 
-fn tables_of_the_first_version_are_brought_up_to_date(database: &Database<'_>) {
+fn the_whole_definition_is_the_files_one_after_the_other(database: &Database<'_>) {
+    let sql = if database.is_sqlite() { sqlite::SCHEMA } else { postgres::SCHEMA };
+    database.execute(&format!("BEGIN; {sql} COMMIT"));
+    drop(Timers::open_unmigrated(&database.address()).expect("nothing is missing"));
+}
+
+/// Sets the state of the timers "dead" and "runs" to what they are called.
+fn dead_and_running(database: &Database<'_>) -> Claimed {
     let timers = database.open();
-    timers.schedule(&mail("1", HOUR)).expect("scheduled");
-    let of_tables = if database.is_sqlite() { "" } else { "ON tickwheel_timers" };
-    database.execute(&format!(
-        "DROP TRIGGER tickwheel_timers_anew {of_tables}; UPDATE tickwheel_schema SET version = 1"
-    ));
-    an_update_by_another_program_moves_what_waits_for_another_attempt(database);
-    assert_eq!(
-        database.number("SELECT CAST(version AS bigint) FROM tickwheel_schema"),
-        i64::from(SCHEMA_VERSION)
-    );
+    let mut connection = connect(database);
+    timers.schedule(&mail("dead", NOW)).expect("scheduled");
+    let claimed = claim(&mut *connection, 9);
+    assert!(finish(&mut *connection, id(&claimed, 0), Then::Dead("no".to_owned())));
+    timers.schedule(&mail("runs", NOW)).expect("scheduled");
+    claim(&mut *connection, 9)
+}
+
+fn statements_that_would_be_lost_are_refused(database: &Database<'_>) {
+    let running = dead_and_running(database);
+    let update = |set: &str, key: &str| {
+        database.attempt(&format!("UPDATE tickwheel_timers SET {set} WHERE key = '{key}'"))
+    };
+    let later =
+        if database.is_sqlite() { "due = due + 1000" } else { "due = due + interval '1 s'" };
+    let refused = update(later, "dead").expect_err("it stays dead");
+    assert!(refused.contains("a dead timer that is moved stays dead"), "{refused}");
+    for set in [later, "payload = 'new'"] {
+        let refused = update(set, "runs").expect_err("the run would remove it");
+        assert!(refused.contains("a worker runs"), "{refused}");
+    }
+    update("payload = 'new'", "dead").expect("it may be mended before it is requeued");
+    update("max_attempts = 3", "runs").expect("it counts from the next run on");
+    update(&format!("{later}, state = state"), "none").expect("it changes nothing");
+    assert!(finish(&mut *connect(database), id(&running, 0), Then::Done));
+}
+
+fn a_dead_timer_that_is_set_to_waiting_by_hand_runs(database: &Database<'_>) {
+    drop(dead_and_running(database));
+    database.execute("UPDATE tickwheel_timers SET state = 'waiting' WHERE key = 'dead'");
+    let claimed = claim(&mut *connect(database), 9);
+    assert_eq!((keys(&claimed), claimed.timers[0].timer.attempts), (vec!["dead"], 0));
+}
+
+fn rows_that_are_no_timers_are_refused(database: &Database<'_>) {
+    let timers = database.open();
+    let due = if database.is_sqlite() { "1000 * unixepoch()" } else { "now()" };
+    let insert = |columns: &str, values: &str| {
+        database.attempt(&format!("INSERT INTO tickwheel_timers ({columns}) VALUES ({values})"))
+    };
+    let (kind, key) = ("k".repeat(201), "k".repeat(1001));
+    let far = if database.is_sqlite() { "253370764800001" } else { "'infinity'" };
+    for (values, problem) in [
+        (format!("'', '1', {due}"), "a kind has 1 to 200 bytes"),
+        (format!("'{kind}', '1', {due}"), "a kind has 1 to 200 bytes"),
+        (format!("'mail', '{key}', {due}"), "at most 1000"),
+        (format!("'mail', '1', {far}"), "between the years 1970 and 9998"),
+    ] {
+        let refused = insert("kind, key, due", &values).expect_err("it is impossible");
+        assert!(refused.contains(problem), "{refused}");
+    }
+    insert("kind, key, due", &format!("'mail', '1', {due}")).expect("it is a timer");
+    for (set, problem) in [
+        (format!("kind = '{kind}'"), "a kind has 1 to 200 bytes"),
+        (format!("due = {far}"), "between the years 1970 and 9998"),
+    ] {
+        let set = database.attempt(&format!("UPDATE tickwheel_timers SET {set}"));
+        let refused = set.expect_err("it is impossible");
+        assert!(refused.contains(problem), "{refused}");
+    }
+    assert_eq!(timers.list(&Filter::new()).expect("a list").len(), 1);
+}
+
+/// The files that make the tables, one for each version.
+fn migrations(database: &Database<'_>) -> &'static [&'static str] {
+    if database.is_sqlite() { sqlite::MIGRATIONS } else { postgres::MIGRATIONS }
+}
+
+fn tables_of_earlier_versions_are_brought_up_to_date(database: &Database<'_>) {
+    let files = migrations(database);
+    assert_eq!(files.len(), SCHEMA_VERSION as usize);
+    for version in 0..files.len() {
+        let database = database.another();
+        database.execute(&files[..version].concat());
+        let closed = Timers::open_unmigrated(&database.address()).expect_err("it is too old");
+        assert!(
+            matches!(closed, Error::Unmigrated(found) if found.unsigned_abs() as usize == version),
+            "{closed:?}"
+        );
+        let first = format!("from {:04} to {SCHEMA_VERSION:04}", version + 1);
+        assert!(closed.to_string().contains(&first), "{closed}");
+        if version > 0 {
+            let due = if database.is_sqlite() { "4102444800000" } else { "'2100-01-01 00:00Z'" };
+            database.execute(&format!(
+                "INSERT INTO tickwheel_timers (kind, key, due) VALUES ('old', 'timer', {due})"
+            ));
+        }
+        an_update_by_another_program_moves_what_waits_for_another_attempt(&database);
+        let is_there = database.open().get("old", "timer").expect("no error").is_some();
+        assert_eq!(is_there, version > 0);
+        let now = database.number("SELECT CAST(version AS bigint) FROM tickwheel_schema");
+        assert_eq!(now, i64::from(SCHEMA_VERSION));
+        drop(Timers::open_unmigrated(&database.address()).expect("nothing is missing"));
+    }
 }
 
 fn tables_are_made_once_by_many(database: &Database<'_>) {
@@ -680,7 +779,7 @@ fn a_later_version_that_allows_it_is_worked_with_and_others_are_refused(database
     assert!(matches!(look, Err(Error::Schema(_))), "{look:?}");
     // And at its next claim, which takes nothing.
     timers.schedule(&mail("2", NOW)).expect("scheduled");
-    let claim = Claim { kind: "mail", limit: 9, owner: "me", lease: HOUR };
+    let claim = Claim::new("mail", "me").limit(9).lease(HOUR);
     let claimed = connection.claim(&claim);
     assert!(matches!(claimed, Err(Error::Schema(version)) if version == later), "{claimed:?}");
     assert_eq!(timers.get("mail", "2").expect("no error").expect("there").state, State::Waiting);
@@ -710,8 +809,12 @@ on_both! {
     a_replaced_timer_is_not_ended_by_the_old_run,
     an_insert_by_another_program_is_a_timer,
     an_update_by_another_program_moves_what_waits_for_another_attempt,
-    the_published_definition_makes_the_tables,
-    tables_of_the_first_version_are_brought_up_to_date,
+    the_published_files_make_the_tables,
+    the_whole_definition_is_the_files_one_after_the_other,
+    tables_of_earlier_versions_are_brought_up_to_date,
+    statements_that_would_be_lost_are_refused,
+    rows_that_are_no_timers_are_refused,
+    a_dead_timer_that_is_set_to_waiting_by_hand_runs,
     tables_are_made_once_by_many,
     a_later_version_that_allows_it_is_worked_with_and_others_are_refused,
 }

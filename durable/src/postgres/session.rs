@@ -1,13 +1,15 @@
 //! What workers do: look, claim, extend, and write what became of runs.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use postgres::error::SqlState;
-use postgres::{Client, GenericClient, IsolationLevel, Row, Statement};
+use postgres::{Row, Statement};
 
+use super::link::{Link, Sql};
 use super::table::{Within, columns, for_interval, timer_in};
-use super::{PATIENCE, failed, only_row};
+use super::{PATIENCE, failed, only_row, placed};
 use crate::clock::{from_micros, micros};
 use crate::columns::delay_millis;
 use crate::error::{Error, Result};
@@ -32,45 +34,53 @@ macro_rules! locked {
 /// For how long a transaction waits for a lock.
 const WAIT: &str = "SET LOCAL lock_timeout = '10s';";
 
-/// A connection of our own.
-pub(super) struct Session {
-    client: Client,
+/// A connection, as workers and calls use it.
+pub(super) struct Session<L> {
+    link: L,
     /// `None`: it may be another connection of the server's in each transaction (PG-4).
     prepared: Option<HashMap<&'static str, Statement>>,
     /// Whether the settings of the connection are those of [`BEGIN`](super::table::BEGIN).
     is_read_committed: bool,
     waits_briefly: bool,
     used: Instant,
+    /// The schema of the tables, quoted, if it was named.
+    schema: Option<Arc<str>>,
 }
 
-impl Session {
-    pub(super) fn new(mut client: Client, is_pooled: bool) -> Result<Session> {
+impl<L: Link> Session<L> {
+    pub(super) fn new(
+        mut link: L,
+        is_pooled: bool,
+        schema: Option<Arc<str>>,
+    ) -> Result<Session<L>> {
+        let is_pooled = is_pooled || L::IS_LENT;
         let settings = "SELECT current_setting('default_transaction_isolation') = 'read committed',
             current_setting('lock_timeout') = '10s'";
         let (mut is_read_committed, mut waits_briefly) = (false, false);
         if !is_pooled {
-            let row = only_row(client.query_typed(settings, &[]))?;
+            let row = only_row(link.client().send_once(settings, &[]).map_err(failed)?)?;
             (is_read_committed, waits_briefly) = (row.get(0), row.get(1));
         }
         let prepared = (!is_pooled).then(HashMap::new);
         let used = Instant::now();
-        Ok(Session { client, prepared, is_read_committed, waits_briefly, used })
+        Ok(Session { link, prepared, is_read_committed, waits_briefly, used, schema })
     }
 
     /// For statements that wait for no lock.
-    fn table(&mut self) -> Within<'_, Client> {
+    fn table(&mut self) -> Within<'_, L::Client> {
         let is_alone = !self.is_read_committed;
-        Within { client: &mut self.client, prepared: self.prepared.as_mut(), is_alone }
+        let schema = self.schema.clone();
+        Within { client: self.link.client(), prepared: self.prepared.as_mut(), is_alone, schema }
     }
 
     /// For statements that may wait for a lock.
-    fn patient(&mut self) -> Within<'_, Client> {
+    fn patient(&mut self) -> Within<'_, L::Client> {
         let is_alone = !(self.is_read_committed && self.waits_briefly);
         Within { is_alone, ..self.table() }
     }
 }
 
-impl Table for Session {
+impl<L: Link> Table for Session<L> {
     fn schedule(
         &mut self,
         timers: &[NewTimer],
@@ -100,19 +110,34 @@ impl Table for Session {
     }
 }
 
-impl Connection for Session {
+impl<L: Link> Connection for Session<L> {
     /// A client notices only when it is used that the server has closed the connection.
     fn is_open(&mut self) -> bool {
         let is_stale = self.used.elapsed() > STALE;
         self.used = Instant::now();
-        !self.client.is_closed() && (!is_stale || self.client.is_valid(PATIENCE).is_ok())
+        self.link.is_open(is_stale.then_some(PATIENCE))
+    }
+
+    fn is_lent(&self) -> bool {
+        L::IS_LENT
     }
 
     fn announce(&mut self) -> Result<()> {
-        let sql = "SELECT pg_notify('tickwheel_timers', '0 ' || nspname || '/')
-            FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
-            WHERE pg_class.oid = 'tickwheel_timers'::regclass";
-        self.client.batch_execute(sql).map_err(failed)
+        // The channel's name is not one of a table, so only the end is placed.
+        let of = placed("'tickwheel_timers'::regclass", self.schema.as_deref());
+        let sql = format!(
+            "SELECT pg_notify('tickwheel_timers', '0 ' || nspname || '/')
+            FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace WHERE pg_class.oid = {of}"
+        );
+        self.link.client().batch(&sql).map_err(failed)
+    }
+
+    fn stay_awake(&mut self, kind: &str, span: Duration) -> Result<()> {
+        let sql = "INSERT INTO tickwheel_awake AS awake (kind, until)
+            VALUES ($1, tickwheel_now() + $2::float8 * interval '1 millisecond')
+            ON CONFLICT (kind) DO UPDATE SET until = excluded.until
+            WHERE awake.until < excluded.until - interval '500 milliseconds'";
+        self.patient().query(sql, &[&kind, &for_interval(span)]).map(drop)
     }
 
     fn now(&mut self) -> Result<SystemTime> {
@@ -249,9 +274,7 @@ impl Connection for Session {
         limit: Duration,
         work: &mut Work<'_>,
     ) -> Result<Transacted> {
-        let transaction = self.client.build_transaction();
-        let transaction = transaction.isolation_level(IsolationLevel::ReadCommitted).start();
-        let mut transaction = transaction.map_err(failed)?;
+        let mut transaction = self.link.begin().map_err(failed)?;
         let limit = delay_millis(limit).clamp(1, i64::from(i32::MAX));
         let RunId { id, fence } = finish.run;
         // The start is committed in the same round trip, so little time passes until the handler is called.
@@ -267,18 +290,19 @@ impl Connection for Session {
              SET LOCAL idle_in_transaction_session_timeout = {limit};
              SELECT 1 FROM tickwheel_timers WHERE id = {id} FOR UPDATE; SET LOCAL lock_timeout = 0"
         );
-        transaction.batch_execute(&begin).map_err(failed)?;
+        let schema = self.schema.clone();
+        transaction.batch(&placed(&begin, schema.as_deref())).map_err(failed)?;
         let prepared = self.prepared.as_mut();
-        let mut table = Within { client: &mut transaction, prepared, is_alone: false };
+        let mut table = Within { client: &mut transaction, prepared, is_alone: false, schema };
         let finished = table.finish(std::slice::from_ref(finish))?;
         if finished.changed.is_empty() {
             return Ok(Transacted::Lost); // the drop of the transaction undoes it, here and below
         }
-        if !work.with_postgres(&mut transaction) {
+        if !L::hand_over(&mut transaction, work) {
             return Ok(Transacted::Undone);
         }
         // After a statement that has failed, the server answers COMMIT with a ROLLBACK, and calls that a success.
-        if let Err(error) = transaction.batch_execute("SELECT 1") {
+        if let Err(error) = transaction.batch("SELECT 1") {
             if error.code() == Some(&SqlState::IN_FAILED_SQL_TRANSACTION) {
                 work.fail(
                     "a statement has failed in its transaction, and the handler has returned `Ok`",
@@ -287,7 +311,7 @@ impl Connection for Session {
             }
             return Err(failed(error));
         }
-        transaction.commit().map_err(failed)?;
+        L::commit(transaction).map_err(failed)?;
         Ok(Transacted::Committed)
     }
 
@@ -317,7 +341,7 @@ impl Connection for Session {
     }
 }
 
-impl<C: GenericClient> Within<'_, C> {
+impl<C: Sql> Within<'_, C> {
     /// Changes runs whose timers are not locked, and tries the others again for some milliseconds: a claim of another worker
     /// may look at them.
     fn try_again(

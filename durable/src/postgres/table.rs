@@ -2,12 +2,15 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use postgres::types::{ToSql, Type};
+use postgres::types::private::BytesMut;
+use postgres::types::{IsNull, ToSql, Type, accepts, to_sql_checked};
 use postgres::{GenericClient, Row, Statement};
 
-use super::failed;
+use super::link::Sql;
+use super::{failed, only_row, placed, quoted};
 use crate::clock::{from_micros, micros};
 use crate::columns::{columns_of, delay_micros, delay_millis, milliseconds, repetition_in};
 use crate::error::Result;
@@ -34,7 +37,7 @@ use crate::timer::{Filter, NewTimer, Scheduled, State, Timer, When};
 /// # }
 /// ```
 pub fn within<C: GenericClient>(client: &mut C) -> Within<'_, C> {
-    Within { client, prepared: None, is_alone: false }
+    Within { client, prepared: None, is_alone: false, schema: None }
 }
 
 /// A statement that has taken longer than so long, and so long for each row, is prepared anew: the server keeps plans, and this
@@ -48,6 +51,19 @@ pub struct Within<'a, C> {
     pub(super) prepared: Option<&'a mut HashMap<&'static str, Statement>>,
     /// Each query is a transaction with settings of its own (PG-4).
     pub(super) is_alone: bool,
+    /// The schema of the tables, quoted, if it was named.
+    pub(super) schema: Option<Arc<str>>,
+}
+
+impl<C> Within<'_, C> {
+    /// Names the schema of the tables, which need not be in the search path then.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Address`](crate::Error::Address) if the name contains something else than letters, digits and underscores.
+    pub fn in_schema(self, name: &str) -> Result<Self> {
+        Ok(Within { schema: Some(quoted(name)?.into()), ..self })
+    }
 }
 
 /// A parameter of a statement, which tells its type, so that the server need not be asked for it.
@@ -85,8 +101,29 @@ values! {
     &String: TEXT, TEXT_ARRAY;
     &[u8]: BYTEA, BYTEA_ARRAY;
     SystemTime: TIMESTAMPTZ, TIMESTAMPTZ_ARRAY;
+    Interval: INTERVAL, INTERVAL_ARRAY;
 }
 values!(impl &[&str]: TEXT_ARRAY);
+values!(impl bool: BOOL);
+
+/// An interval of so many microseconds, which has no days and months of its own.
+#[derive(Debug)]
+struct Interval(i64);
+
+impl ToSql for Interval {
+    fn to_sql(
+        &self,
+        _: &Type,
+        out: &mut BytesMut,
+    ) -> std::result::Result<IsNull, Box<dyn std::error::Error + Sync + Send>> {
+        out.extend_from_slice(&self.0.to_be_bytes());
+        out.extend_from_slice(&[0; 8]);
+        Ok(IsNull::No)
+    }
+
+    accepts!(INTERVAL);
+    to_sql_checked!();
+}
 
 impl<C> fmt::Debug for Within<'_, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -164,26 +201,12 @@ pub(super) fn for_interval(duration: Duration) -> f64 {
     delay_micros(duration) as f64 / 1000.0
 }
 
-/// What is put into the columns `at` and `after_ms`, of which one is NULL. Times are rounded up to microseconds, and kept
-/// between 1970 and 9998.
-fn split(when: When) -> (Option<SystemTime>, Option<f64>) {
+/// The arguments `at` and `after` of a function, of which one is NULL. Times are rounded up to microseconds.
+fn split(when: When) -> (Option<SystemTime>, Option<Interval>) {
     match when {
         When::At(time) => (Some(from_micros(micros(time))), None),
-        When::After(delay) => (None, Some(for_interval(delay))),
+        When::After(delay) => (None, Some(Interval(delay_micros(delay)))),
     }
-}
-
-/// The due time of parameters `at` and `after_ms`.
-macro_rules! due {
-    ($at:literal, $after:literal) => {
-        concat!(
-            "coalesce(",
-            $at,
-            "::timestamptz, least(tickwheel_now() + ",
-            $after,
-            "::float8 * interval '1 millisecond', '9998-12-31 00:00Z'))"
-        )
-    };
 }
 
 /// The settings of a call of ours. A lock may be held by a handler's transaction, or by one of the user's. At a higher
@@ -191,32 +214,34 @@ macro_rules! due {
 pub(super) const BEGIN: &str =
     "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '10s'";
 
-impl<C: GenericClient> Within<'_, C> {
+impl<C: Sql> Within<'_, C> {
     pub(super) fn query(&mut self, sql: &'static str, values: &[&dyn Value]) -> Result<Vec<Row>> {
         if !self.is_alone {
             return self.send(sql, values);
         }
-        self.client.batch_execute(BEGIN).map_err(failed)?;
+        self.client.batch(BEGIN).map_err(failed)?;
         let rows = self.send(sql, values);
         let end = if rows.is_ok() { "COMMIT" } else { "ROLLBACK" };
-        let ended = self.client.batch_execute(end).map_err(failed);
+        let ended = self.client.batch(end).map_err(failed);
         rows.and_then(|rows| ended.map(|()| rows))
     }
 
     fn send(&mut self, sql: &'static str, values: &[&dyn Value]) -> Result<Vec<Row>> {
         let Some(prepared) = &mut self.prepared else {
             let typed = values.iter().map(|value| (value.as_sql(), value.sql_type()));
-            return self.client.query_typed(sql, &typed.collect::<Vec<_>>()).map_err(failed);
+            let placed = placed(sql, self.schema.as_deref());
+            return self.client.send_once(&placed, &typed.collect::<Vec<_>>()).map_err(failed);
         };
         let values: Vec<_> = values.iter().map(|value| value.as_sql()).collect();
         let statement = if let Some(known) = prepared.get(sql) {
             known.clone()
         } else {
-            let statement = self.client.prepare(sql).map_err(failed)?;
+            let placed = placed(sql, self.schema.as_deref());
+            let statement = self.client.name(&placed).map_err(failed)?;
             prepared.entry(sql).or_insert(statement).clone()
         };
         let began = Instant::now();
-        let rows = self.client.query(&statement, &values).map_err(failed)?;
+        let rows = self.client.send_named(&statement, &values).map_err(failed)?;
         if began.elapsed() > SLOW.0 + SLOW.1 * rows.len() as u32 {
             prepared.remove(sql);
         }
@@ -224,14 +249,14 @@ impl<C: GenericClient> Within<'_, C> {
     }
 }
 
-/// The columns of new timers, in the order of kind and key.
+/// The columns of new timers.
 #[derive(Default)]
 struct NewRows<'a> {
     kinds: Vec<&'a str>,
     keys: Vec<&'a str>,
     payloads: Vec<&'a [u8]>,
     at: Vec<Option<SystemTime>>,
-    after: Vec<Option<f64>>,
+    after: Vec<Option<Interval>>,
     periods: Vec<Option<i64>>,
     rules: Vec<Option<&'a str>>,
     max_attempts: Vec<Option<i32>>,
@@ -255,69 +280,23 @@ impl<'a> NewRows<'a> {
     }
 }
 
-macro_rules! insert {
-    ($with:literal, $from:literal, $on_conflict:literal) => {
-        concat!(
-            $with,
-            " INSERT INTO tickwheel_timers AS t (kind, key, payload, due, period_ms, rule, max_attempts, time_limit_ms)
-             SELECT kind, key, payload, ", due!("at", "after_ms"), ", period_ms, rule, max_attempts, time_limit_ms
-             FROM ", $from, " unnest($1::text[], $2::text[], $3::bytea[], $4::timestamptz[], $5::float8[], $6::bigint[],
-                 $7::text[], $8::integer[], $9::bigint[])
-                 AS new (kind, key, payload, at, after_ms, period_ms, rule, max_attempts, time_limit_ms)
-             ON CONFLICT (kind, key) ",
-            $on_conflict,
-            " RETURNING kind, key, due, t.xmax::text <> '0'"
-        )
-    };
-}
-
-macro_rules! replace {
-    ($with:literal, $from:literal) => {
-        insert!(
-            $with,
-            $from,
-            "DO UPDATE SET payload = excluded.payload, due = excluded.due, period_ms = excluded.period_ms,
-                rule = excluded.rule, max_attempts = excluded.max_attempts, time_limit_ms = excluded.time_limit_ms,
-                state = 'waiting', attempts = 0, fence = 0, held_until = NULL, owner = NULL, error = NULL"
-        )
-    };
-}
-
-const REPLACE_ONE: &str = replace!("", "");
-
-/// The count makes the server lock what is there before it puts in the first (PG-2).
-const REPLACE: &str = replace!(
-    "WITH known AS (
-        SELECT id FROM tickwheel_timers JOIN unnest($1::text[], $2::text[]) AS new (kind, key) USING (kind, key)
-        ORDER BY id FOR UPDATE OF tickwheel_timers)",
-    "(SELECT count(*) FROM known) locked,"
-);
-
-const KEEP: &str = insert!("", "", "DO NOTHING");
-
-impl<C: GenericClient> Table for Within<'_, C> {
+impl<C: Sql> Table for Within<'_, C> {
     /// Of several with the same kind and key the last one is put in, or, if existing ones are kept, the first.
     fn schedule(
         &mut self,
         timers: &[NewTimer],
         existing: Existing,
     ) -> Result<Vec<Option<Scheduled>>> {
+        const ONE: &str = "SELECT due, replaced, ($1::text[])[1], ($2::text[])[1] FROM tickwheel_schedule(($1::text[])[1], ($2::text[])[1],
+            ($3::bytea[])[1], ($4::timestamptz[])[1], ($5::interval[])[1], ($6::bigint[])[1], ($7::text[])[1],
+            ($8::integer[])[1], ($9::bigint[])[1], $10)";
+        const MANY: &str = "SELECT due, replaced, kind, key
+            FROM tickwheel_schedule_many($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)";
         timers.iter().try_for_each(NewTimer::check)?;
-        let mut order: Vec<usize> = (0..timers.len()).collect();
-        let name = |index: usize| (timers[index].kind.as_str(), timers[index].key.as_str());
-        order.sort_by(|one, other| name(*one).cmp(&name(*other))); // equal ones stay in order
         let mut rows = NewRows::default();
-        for same in order.chunk_by(|one, other| name(*one) == name(*other)) {
-            let chosen = if existing == Existing::Keep { same.first() } else { same.last() };
-            chosen.into_iter().for_each(|index| rows.push(&timers[*index]));
-        }
-        let sql = match existing {
-            Existing::Keep => KEEP,
-            Existing::Replace if rows.keys.len() == 1 => REPLACE_ONE,
-            Existing::Replace => REPLACE,
-        };
+        timers.iter().for_each(|timer| rows.push(timer));
         let written = self.query(
-            sql,
+            if timers.len() == 1 { ONE } else { MANY },
             &[
                 &rows.kinds,
                 &rows.keys,
@@ -328,49 +307,42 @@ impl<C: GenericClient> Table for Within<'_, C> {
                 &rows.rules,
                 &rows.max_attempts,
                 &rows.time_limits,
+                &(existing == Existing::Keep),
             ],
         )?;
         let mut found: HashMap<(&str, &str), Scheduled> = HashMap::with_capacity(written.len());
         for row in &written {
             let scheduled = Scheduled {
-                due: row.try_get(2).map_err(failed)?,
-                replaced: row.try_get(3).map_err(failed)?,
+                due: row.try_get(0).map_err(failed)?,
+                replaced: row.try_get(1).map_err(failed)?,
             };
-            found.insert(
-                (row.try_get(0).map_err(failed)?, row.try_get(1).map_err(failed)?),
-                scheduled,
-            );
+            let name = (row.try_get(2).map_err(failed)?, row.try_get(3).map_err(failed)?);
+            found.insert(name, scheduled);
         }
-        Ok((0..timers.len())
-            .map(|index| match existing {
-                Existing::Replace => found.get(&name(index)).copied(),
-                Existing::Keep => found.remove(&name(index)), // of several only the first
+        Ok(timers
+            .iter()
+            .map(|timer| (timer.kind.as_str(), timer.key.as_str()))
+            .map(|name| match existing {
+                Existing::Replace => found.get(&name).copied(),
+                Existing::Keep => found.remove(&name), // of several only the first
             })
             .collect())
     }
 
     fn reset(&mut self, kind: &str, key: &str, when: When) -> Result<Option<SystemTime>> {
-        const SQL: &str = concat!(
-            "UPDATE tickwheel_timers SET held_until = NULL, attempts = 0, error = NULL, due = ",
-            due!("$3", "$4"),
-            " WHERE kind = $1 AND key = $2 AND state = 'waiting' RETURNING due"
-        );
         let (at, after) = split(when);
-        let rows = self.query(SQL, &[&kind, &key, &at, &after])?;
-        rows.first().map(|row| row.try_get(0).map_err(failed)).transpose()
+        let sql = "SELECT tickwheel_reset($1, $2, $3, $4)";
+        only_row(self.query(sql, &[&kind, &key, &at, &after])?)?.try_get(0).map_err(failed)
     }
 
     fn cancel(&mut self, kind: &str, key: &str) -> Result<Option<State>> {
-        let sql = "DELETE FROM tickwheel_timers WHERE kind = $1 AND key = $2 RETURNING state";
-        let rows = self.query(sql, &[&kind, &key])?;
-        let state =
-            rows.first().map(|row| row.try_get::<_, &str>(0).map_err(failed)).transpose()?;
+        let row = only_row(self.query("SELECT tickwheel_cancel($1, $2)", &[&kind, &key])?)?;
+        let state: Option<&str> = row.try_get(0).map_err(failed)?;
         Ok(state.and_then(State::of))
     }
 
     fn get(&mut self, kind: &str, key: &str) -> Result<Option<Timer>> {
-        const SQL: &str =
-            concat!("SELECT ", columns!(""), " FROM tickwheel_timers WHERE kind = $1 AND key = $2");
+        const SQL: &str = concat!("SELECT ", columns!(""), " FROM tickwheel_get($1, $2)");
         self.query(SQL, &[&kind, &key])?.first().map(timer_in).transpose()
     }
 
@@ -395,21 +367,16 @@ impl<C: GenericClient> Table for Within<'_, C> {
             &last.map(|last| last.id),
             &i64::from(filter.limit),
         ];
+        let schema = self.schema.clone();
         let mut unnamed =
-            Within { client: &mut *self.client, prepared: None, is_alone: self.is_alone };
+            Within { client: &mut *self.client, prepared: None, is_alone: self.is_alone, schema };
         unnamed.query(SQL, values)?.iter().map(timer_in).collect()
     }
 
     fn requeue(&mut self, kind: &str, key: Option<&str>, when: When) -> Result<u64> {
-        const SQL: &str = concat!(
-            "WITH dead AS (
-                SELECT id FROM tickwheel_timers
-                WHERE kind = $1 AND ($2::text IS NULL OR key = $2) AND state = 'dead' ORDER BY id FOR UPDATE)
-             UPDATE tickwheel_timers t SET state = 'waiting', held_until = NULL, attempts = 0, due = ",
-            due!("$3", "$4"),
-            " FROM dead WHERE t.id = dead.id RETURNING t.id"
-        );
         let (at, after) = split(when);
-        Ok(self.query(SQL, &[&kind, &key, &at, &after])?.len() as u64)
+        let sql = "SELECT tickwheel_requeue($1, $2, $3, $4)";
+        let row = only_row(self.query(sql, &[&kind, &key, &at, &after])?)?;
+        row.try_get(0).map(i64::unsigned_abs).map_err(failed)
     }
 }

@@ -33,14 +33,22 @@ use self::session::Session;
 pub use self::table::{Within, within};
 use crate::clock::micros;
 use crate::error::{Error, Result};
-use crate::store::{Connection, SCHEMA_VERSION, Store, Transactions};
+use crate::store::{Connection, SCHEMA_VERSION, Store, TransactionType, Transactions};
 
-/// The tables, as other programs may use them. The [first page](crate#the-tables) explains them. An empty
-/// file needs nothing else.
-pub const SCHEMA: &str = concat!(include_str!("schema.sql"), "\n", include_str!("triggers.sql"));
+macro_rules! migrations {
+    ($($file:literal),*) => {
+        /// The files of `migrations/sqlite`: the first makes the tables, and each of the others brings those of the version
+        /// before it up to date. The [first page](crate#the-tables) tells how to run them with a tool of your own.
+        pub const MIGRATIONS: &[&str] =
+            &[$(include_str!(concat!("../../migrations/sqlite/", $file))),*];
 
-/// The part of [`SCHEMA`] that brings the tables of an earlier version up to date.
-const UPDATE: &str = include_str!("triggers.sql");
+        /// All of [`MIGRATIONS`], one after the other. An empty file needs nothing else.
+        pub const SCHEMA: &str =
+            concat!($(include_str!(concat!("../../migrations/sqlite/", $file)), "\n"),*);
+    };
+}
+
+migrations! { "0001_timers.sql", "0002_moves.sql", "0003_checks.sql", "0004_notices.sql" }
 
 /// How long to wait for the transactions of other threads and processes, which take milliseconds.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -192,6 +200,22 @@ fn begin(client: &mut Client) -> Result<Transaction<'_>> {
     client.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)
 }
 
+/// Returns the version of the tables. Zero: there are none.
+fn version(client: &Client) -> Result<i32> {
+    let exists = "SELECT count(*) FROM sqlite_schema WHERE name = 'tickwheel_schema'";
+    let exists: i64 = client.query_row(exists, [], |row| row.get(0)).map_err(failed)?;
+    if exists == 0 {
+        return Ok(0);
+    }
+    let versions = "SELECT version, oldest FROM tickwheel_schema";
+    let versions = client.query_row(versions, [], |row| Ok((row.get(0)?, row.get(1)?)));
+    match versions.optional().map_err(failed)? {
+        Some((_, oldest)) if oldest > SCHEMA_VERSION => Err(Error::Schema(oldest)),
+        Some((version, _)) => Ok(version),
+        None => Ok(0),
+    }
+}
+
 fn failed(error: rusqlite::Error) -> Error {
     let code = error.sqlite_error_code();
     if matches!(code, Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)) {
@@ -221,28 +245,24 @@ impl Store for Sqlite {
 
     fn migrate(&self) -> Result<()> {
         self.file.write(|transaction| {
-            let exists = "SELECT count(*) FROM sqlite_schema WHERE name = 'tickwheel_schema'";
-            let exists: i64 =
-                transaction.query_row(exists, [], |row| row.get(0)).map_err(failed)?;
-            let versions = "SELECT version, oldest FROM tickwheel_schema";
-            let versions = || {
-                let found =
-                    transaction.query_row(versions, [], |row| Ok((row.get(0)?, row.get(1)?)));
-                found.optional().map_err(failed)
-            };
-            let versions: Option<(i32, i32)> = if exists > 0 { versions()? } else { None };
-            match versions {
-                None => transaction.execute_batch(SCHEMA).map_err(failed),
-                Some((_, oldest)) if oldest > SCHEMA_VERSION => Err(Error::Schema(oldest)),
-                Some((version, _)) if version < SCHEMA_VERSION => {
-                    transaction.execute_batch(UPDATE).map_err(failed)
-                }
-                Some(_) => Ok(()),
-            }
+            let version = version(transaction)?;
+            let mut missing = MIGRATIONS.iter().skip(version.unsigned_abs() as usize);
+            missing.try_for_each(|sql| transaction.execute_batch(sql).map_err(failed))
+        })
+    }
+
+    fn check(&self) -> Result<()> {
+        self.file.with(|client| match version(client)? {
+            version if version < SCHEMA_VERSION => Err(Error::Unmigrated(version)),
+            _ => Ok(()),
         })
     }
 
     fn transactions(&self) -> Transactions {
-        Transactions::Sqlite
+        Transactions::of::<Transaction<'static>>()
     }
+}
+
+impl TransactionType for Transaction<'static> {
+    type Transaction<'a> = Transaction<'a>;
 }

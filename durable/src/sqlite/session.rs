@@ -155,12 +155,12 @@ impl Connection for Session {
                 }
                 transaction.commit().map_err(failed)?;
             }
-            let transaction = begin(client)?;
+            let mut transaction = begin(client)?;
             let table = Within { client: &transaction, time: Some(self.file.now()) };
             if !table.finish(finish)? {
                 return Ok(Transacted::Lost);
             }
-            if !work.with_sqlite(&transaction) {
+            if !work.within::<rusqlite::Transaction<'static>>(&mut transaction) {
                 return Ok(Transacted::Undone);
             }
             transaction.commit().map_err(failed)?;

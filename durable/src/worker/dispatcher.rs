@@ -161,7 +161,7 @@ impl Dispatcher<'_> {
             self.must_poll = false;
         }
         if self.must_look {
-            self.look()?;
+            self.look(WAKES)?;
             self.must_look = false;
         }
         let mut is_busy = false;
@@ -198,18 +198,21 @@ impl Dispatcher<'_> {
         }
     }
 
-    /// Looks if another connection may have changed something.
+    /// Looks at the first timer of each kind if another connection may have changed something. The claim at its time leads to
+    /// the next one.
     fn poll(&mut self) -> Result<()> {
-        self.must_look |= self.connection()?.has_changed()?;
+        if self.connection()?.has_changed()? && !self.must_look {
+            self.look(1)?;
+        }
         self.next_poll();
         Ok(())
     }
 
-    fn look(&mut self) -> Result<()> {
+    fn look(&mut self, wakes: u32) -> Result<()> {
         let shared = self.shared;
         let kinds: Vec<&str> = shared.kinds.iter().map(|kind| kind.name.as_str()).collect();
         let sent = shared.scheduler.now();
-        let look = self.connection()?.look(&kinds, HORIZON, WAKES)?;
+        let look = self.connection()?.look(&kinds, HORIZON, wakes)?;
         count(&shared.counters.looks, 1);
         self.learn(sent, look.now);
         let mut seen = vec![0; kinds.len()];
@@ -227,7 +230,9 @@ impl Dispatcher<'_> {
                 next_look = next_look.min(wake.duration_since(look.now).unwrap_or_default());
             }
         }
-        _ = shared.causes.insert(Cause::Look, (), next_look);
+        if wakes == WAKES {
+            _ = shared.causes.insert(Cause::Look, (), next_look);
+        }
         Ok(())
     }
 
@@ -365,10 +370,11 @@ impl Dispatcher<'_> {
         }
         held.stage = Stage::Settled;
         held.tenure.end();
-        let (kind, timer) = (held.kind, Arc::clone(&held.timer));
+        let (kind, timer, tenure) = (held.kind, Arc::clone(&held.timer), Arc::clone(&held.tenure));
         state.lines[kind].stuck += 1;
-        let is_alive = shared.threads_of(&state.lines[kind]) > 0;
-        let is_replaced = is_alive && !state.is_stopping();
+        let is_alive = shared.width_of(kind, &state.lines[kind]) > 0;
+        let is_async = shared.kinds[kind].handler.is_async();
+        let is_replaced = is_alive && !is_async && !state.is_stopping();
         drop(state);
         count(&shared.counters.timed_out, 1);
         let failure = Failure::new("it took longer than its time limit");
@@ -386,6 +392,7 @@ impl Dispatcher<'_> {
             shared.settle(&mut state, finish);
         }
         drop(state);
+        tenure.cut();
         if is_replaced {
             runner::start_another(shared, kind);
         } else if !is_alive {

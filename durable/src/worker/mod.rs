@@ -1,25 +1,29 @@
 //! Workers: [`WorkerBuilder`], [`Worker`] and its [`WorkerStats`]. What its threads do is told in `shared.rs`.
 
 mod dispatcher;
+mod futures;
 mod listener;
 mod outage;
 mod outcome;
 mod runner;
 mod shared;
 
-use std::any::Any;
 use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
 use self::shared::{Kind, Settings};
+use crate::connections::where_it_may_wait;
 use crate::error::{Error, Result, StopReason};
 use crate::failure::{Failure, HandlerResult, Retry};
 use crate::handler::{Handler, Run};
-use crate::store::Transactions;
+use crate::store::{AnyTransaction, Notices, TransactionType};
 use crate::timer::Timer;
-use crate::timers::{Timers, outside_of_runtimes};
+use crate::timers::Timers;
 use tickwheel::Scheduler;
 
 pub(super) use self::shared::Shared;
@@ -53,6 +57,56 @@ impl WorkerBuilder {
         self.add(kind.into(), Handler::Plain(Box::new(handler)))
     }
 
+    /// Registers a handler that is a future. The worker gives it to a runtime, which [`spawn_with`](WorkerBuilder::spawn_with)
+    /// names, and no thread waits for it. How many run at the same time: [`async_runs`](WorkerBuilder::async_runs). Each run is
+    /// **at-least-once**, as that of [`handle`](WorkerBuilder::handle).
+    ///
+    /// A future that exceeds its time limit is dropped at its next wake-up, and its run has failed. So has that of a future
+    /// which panics, or which its runtime drops. A runtime that drops a future before the first poll is gone, so the worker
+    /// gives back its timers and stops with [`StopReason::RuntimeGone`].
+    ///
+    /// ```
+    /// # #[cfg(feature = "sqlite")] {
+    /// use std::time::Duration;
+    /// use tickwheel::Scheduler;
+    /// use tickwheel_durable::{AsyncTimers, NewTimer};
+    ///
+    /// # let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+    /// # runtime.block_on(async {
+    /// let timers = AsyncTimers::open("sqlite::memory:").await?;
+    /// let handle = tokio::runtime::Handle::current();
+    /// # let (tell, told) = tokio::sync::oneshot::channel();
+    /// # let tell = std::sync::Mutex::new(Some(tell));
+    /// let worker = timers
+    ///     .worker()
+    ///     .spawn_with(move |run| drop(handle.spawn(run)))
+    ///     .handle_async("mail", move |run| {
+    /// #       let tell = tell.lock().unwrap().take();
+    ///         async move {
+    ///             // The mail server is awaited here.
+    /// #           tell.unwrap().send(run.key().to_owned()).unwrap();
+    ///             Ok(())
+    ///         }
+    ///     })
+    ///     .async_runs(100)
+    ///     .start(Scheduler::global())?;
+    /// timers.schedule(&NewTimer::new("mail", "4711", Duration::ZERO)).await?;
+    /// # assert_eq!(told.await.unwrap(), "4711");
+    /// worker.stop(Duration::ZERO);
+    /// worker.stopped().await;
+    /// # Ok::<(), tickwheel_durable::Error>(())
+    /// # })?;
+    /// # }
+    /// # Ok::<(), tickwheel_durable::Error>(())
+    /// ```
+    pub fn handle_async<F: Future<Output = HandlerResult> + Send + 'static>(
+        self,
+        kind: impl Into<String>,
+        handler: impl Fn(Run<'static>) -> F + Send + Sync + 'static,
+    ) -> WorkerBuilder {
+        self.add(kind.into(), Handler::Async(Box::new(move |run| Box::pin(handler(run)))))
+    }
+
     /// Registers a handler that does its work in a transaction of the timers' own database. Its writes, and the end of the
     /// timer, are committed together or not at all. So each run is **exactly-once**.
     ///
@@ -64,7 +118,9 @@ impl WorkerBuilder {
         kind: impl Into<String>,
         handler: impl Fn(&Run<'_>, &rusqlite::Transaction<'_>) -> HandlerResult + Send + Sync + 'static,
     ) -> WorkerBuilder {
-        self.add(kind.into(), Handler::Sqlite(Box::new(handler)))
+        self.handle_in::<rusqlite::Transaction<'static>>(kind, move |run, transaction| {
+            handler(run, transaction)
+        })
     }
 
     /// Registers a handler that does its work in a transaction of the timers' own database. Its writes, and the end of the
@@ -85,20 +141,69 @@ impl WorkerBuilder {
         + Sync
         + 'static,
     ) -> WorkerBuilder {
-        self.add(kind.into(), Handler::Postgres(Box::new(handler)))
+        self.handle_in::<postgres::Transaction<'static>>(kind, handler)
+    }
+
+    /// Registers an async handler that does its work in a transaction of the timers' own database, as that of
+    /// [`handle_in_postgres`](WorkerBuilder::handle_in_postgres) does. Its writes, and the end of the timer, are committed
+    /// together or not at all. So each run is **exactly-once**.
+    ///
+    /// It is polled on a thread of the worker, which the connection has to itself, and in the context of the tokio runtime in
+    /// which this is called, if there is one. So it need not be `Send`. When its time limit is over, it is dropped, and the
+    /// transaction is undone. It schedules other timers with the functions of SQL.
+    ///
+    /// ```no_run
+    /// # fn with(worker: tickwheel_durable::WorkerBuilder) -> tickwheel_durable::WorkerBuilder {
+    /// worker.handle_in_tokio_postgres("cancel order", async |run, transaction| {
+    ///     let sql = "UPDATE orders SET state = 'cancelled' WHERE id = $1";
+    ///     transaction.execute(sql, &[&run.key()]).await?;
+    ///     Ok(())
+    /// })
+    /// # }
+    /// ```
+    #[cfg(feature = "tokio-postgres")]
+    pub fn handle_in_tokio_postgres(
+        self,
+        kind: impl Into<String>,
+        handler: impl AsyncFn(&Run<'_>, &mut tokio_postgres::Transaction<'_>) -> HandlerResult
+        + Send
+        + Sync
+        + 'static,
+    ) -> WorkerBuilder {
+        let runtime = tokio::runtime::Handle::try_current().ok();
+        self.handle_in::<tokio_postgres::Transaction<'static>>(kind, move |run, transaction| {
+            let future = run.unless_cut(handler(run, transaction));
+            match &runtime {
+                Some(runtime) => runtime.block_on(future),
+                None => tickwheel::future::block_on(future),
+            }
+        })
     }
 
     /// Registers a handler that gets the transaction of a store of your own. See [`Work::with`](crate::Work::with).
     pub fn handle_in_transaction(
         self,
         kind: impl Into<String>,
-        handler: impl Fn(&Run<'_>, &mut dyn Any) -> HandlerResult + Send + Sync + 'static,
+        handler: impl Fn(&Run<'_>, &mut AnyTransaction) -> HandlerResult + Send + Sync + 'static,
     ) -> WorkerBuilder {
-        self.add(kind.into(), Handler::Other(Box::new(handler)))
+        self.handle_in::<AnyTransaction>(kind, handler)
+    }
+
+    /// Registers a handler that does its work in a transaction of this type, which the store must have
+    /// ([`Store::transactions`](crate::Store::transactions)). Its writes, and the end of the timer, are committed together or not
+    /// at all. So each run is **exactly-once**.
+    pub fn handle_in<T: TransactionType + ?Sized>(
+        self,
+        kind: impl Into<String>,
+        handler: impl Fn(&Run<'_>, &mut T::Transaction<'_>) -> HandlerResult + Send + Sync + 'static,
+    ) -> WorkerBuilder {
+        self.add(kind.into(), Handler::in_transaction::<T>(handler))
     }
 
     fn add(mut self, name: String, handler: Handler) -> WorkerBuilder {
-        self.kinds.push(Kind { name, handler, retry: None, time_limit: None });
+        let kind =
+            Kind { name, handler, retry: None, time_limit: None, async_runs: None, spawn: None };
+        self.kinds.push(kind);
         self
     }
 
@@ -126,10 +231,36 @@ impl WorkerBuilder {
         self
     }
 
-    /// Sets how many handlers of each kind may run at the same time. By default 4. Each kind has its own threads, so a kind
+    /// Sets how many handlers of each kind may run at the same time, but for async ones. By default 4. Each kind has its own threads, so a kind
     /// that is slow makes no other one late. They are started when they are needed.
     pub fn threads(mut self, threads: usize) -> WorkerBuilder {
         self.settings.threads = threads.max(1);
+        self
+    }
+
+    /// Sets how many runs of an async handler may be under way at the same time: of the kind that was registered last, or
+    /// before any, of all kinds. By default 64. Further timers wait for one of them.
+    pub fn async_runs(mut self, runs: usize) -> WorkerBuilder {
+        match self.kinds.last_mut() {
+            Some(kind) => kind.async_runs = Some(runs.max(1)),
+            None => self.settings.async_runs = runs.max(1),
+        }
+        self
+    }
+
+    /// Sets what runs the futures of async handlers: those of the kind that was registered last, or before any, of all kinds.
+    /// It should return at once, and the future should be polled soon.
+    ///
+    /// It is called on a thread of the worker, where no runtime is in sight. So give it the runtime's handle. For tokio that is
+    /// `move |run| drop(handle.spawn(run))`, with `handle = tokio::runtime::Handle::current()`.
+    pub fn spawn_with(
+        mut self,
+        spawn: impl Fn(Pin<Box<dyn Future<Output = ()> + Send>>) + Send + Sync + 'static,
+    ) -> WorkerBuilder {
+        match self.kinds.last_mut() {
+            Some(kind) => kind.spawn = Some(Arc::new(spawn)),
+            None => self.settings.spawn = Some(Arc::new(spawn)),
+        }
         self
     }
 
@@ -155,8 +286,8 @@ impl WorkerBuilder {
     /// server or, through the same [`Timers`] and its clones, by this process.
     ///
     /// Set it to less if other processes schedule in the same SQLite file for the next second: SQLite answers in microseconds
-    /// if nothing has changed. PostgreSQL is asked once a second while it cannot tell: through a pooler in transaction mode,
-    /// or when the connection for that is lost.
+    /// if nothing has changed. PostgreSQL is asked once a second while it does not tell of each timer: through a pooler in
+    /// transaction mode, when the connection for that is lost, or if its tables are set to [tell less](crate#the-price-of-a-notice).
     pub fn poll_every(mut self, interval: Duration) -> WorkerBuilder {
         self.settings.poll = Some(interval.clamp(Duration::from_millis(1), LONGEST));
         self
@@ -257,12 +388,15 @@ impl WorkerBuilder {
     /// scheduler is closed or a thread cannot be started. [`Error::Unreachable`] if the database cannot be reached now.
     pub fn start(self, scheduler: &Scheduler) -> Result<Worker> {
         self.check()?;
-        outside_of_runtimes(|| {
+        let connections = Arc::clone(self.timers.connections());
+        let scheduler = scheduler.clone();
+        where_it_may_wait(connections.threads(), move || {
             let connection = self.timers.store().connect()?;
             let listener = self.timers.store().listen()?;
             let mut settings = self.settings;
-            settings.is_told = AtomicBool::new(listener.is_some());
-            let shared = Arc::new(Shared::new(self.timers, self.kinds, settings, scheduler));
+            let is_told = listener.as_ref().is_some_and(|ear| ear.notices() == Notices::AtOnce);
+            settings.is_told = AtomicBool::new(is_told);
+            let shared = Arc::new(Shared::new(self.timers, self.kinds, settings, &scheduler));
             // From here on, the drop of the worker ends whatever was started. And from here on it is told of what is
             // scheduled, while its first look sees what was there before.
             let worker = Worker { shared };
@@ -278,19 +412,21 @@ impl WorkerBuilder {
 
     fn check(&self) -> Result<()> {
         let has = self.timers.store().transactions();
-        let needs = |handler: &Handler| match handler {
-            Handler::Plain(_) => None,
-            #[cfg(feature = "sqlite")]
-            Handler::Sqlite(_) => Some(Transactions::Sqlite),
-            #[cfg(feature = "postgres")]
-            Handler::Postgres(_) => Some(Transactions::Postgres),
-            Handler::Other(_) => Some(Transactions::Other),
-        };
-        let misfit =
-            self.kinds.iter().find(|kind| needs(&kind.handler).is_some_and(|needs| needs != has));
+        let does_not_fit =
+            |kind: &&Kind| kind.handler.transaction_type().is_some_and(|of| !has.have(of));
+        let misfit = self.kinds.iter().find(does_not_fit);
         if let Some(kind) = misfit {
             return Err(Error::Invalid(format!(
                 "the handler of {:?} works in another type of transaction than the store has: register it with `handle`",
+                kind.name
+            )));
+        }
+        let is_without = |kind: &&Kind| kind.handler.is_async() && kind.spawn.is_none();
+        if let Some(kind) =
+            self.kinds.iter().find(is_without).filter(|_| self.settings.spawn.is_none())
+        {
+            return Err(Error::Invalid(format!(
+                "the handler of {:?} is async, and nothing runs its futures: set `spawn_with`",
                 kind.name
             )));
         }
@@ -378,6 +514,17 @@ impl Worker {
     /// ```
     pub fn wait(&self, timeout: Duration) -> Option<StopReason> {
         self.shared.await_end(timeout).then(|| self.stop_reason()).flatten()
+    }
+
+    /// Waits until it has stopped, as [`wait`](Worker::wait) does, as a future. Returns why.
+    ///
+    /// In async code, `worker.stop(Duration::ZERO)` tells it to stop without waiting for its handlers, which may need the
+    /// thread that would wait.
+    pub async fn stopped(&self) -> StopReason {
+        std::future::poll_fn(|context| {
+            self.shared.poll_end(context.waker()).map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
     }
 
     /// Returns the name under which it claims timers.

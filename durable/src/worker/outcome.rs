@@ -5,10 +5,20 @@ use std::time::{Duration, SystemTime};
 use super::shared::{FEW, Job, QUICK, Shared, count};
 use crate::clock::{LATEST, from_micros, micros};
 use crate::failure::{Failure, Follow, Retry};
+use crate::handler::Completes;
 use crate::panics::{caught, quietly};
 use crate::sight;
-use crate::store::Then;
+use crate::store::{Finish, Then};
 use crate::timer::{LONGEST_KEY, Repetition, State, Timer};
+
+impl Completes for Shared {
+    fn completion(&self, timer: &Timer) -> Result<String, Failure> {
+        let then = self.after_success(timer)?;
+        let finish = Finish { run: timer.run(), attempts: timer.attempts, then };
+        let none = || Failure::for_good("this store has no statement that completes a run");
+        self.timers.store().completion(&finish).ok_or_else(none)
+    }
+}
 
 impl Shared {
     pub(super) fn retry_of(&self, kind: usize) -> &Retry {

@@ -2,16 +2,16 @@
 
 use std::collections::HashSet;
 use std::sync::{Arc, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
+use super::futures;
 use super::outage::{Part, gap};
 use super::shared::{ALONE, Cause, Job, Shared, Stage, count};
 use crate::error::{Error, Result};
 use crate::failure::{Failure, HandlerResult};
 use crate::handler::{Run, Work};
 use crate::sight;
-use crate::store::{Changed, Connection, Finish, Then, Transacted};
-use crate::timers::Purpose;
+use crate::store::{Changed, Connection, Finish, Purpose, Then, Transacted};
 
 /// Starts the finisher, and a handler thread for each kind. The others are started when they are needed.
 pub(super) fn start(shared: &Arc<Shared>) -> Result<()> {
@@ -29,8 +29,13 @@ fn start_handler(shared: &Arc<Shared>, kind: usize) -> Result<()> {
     shared.state().lines[kind].handlers += 1;
     let started = shared.spawn("handler", move |shared| {
         while let Some(job) = next_job(shared, kind) {
-            if let Some(limit) = begin(shared, &job) {
-                run(shared, &job, limit);
+            let begun = begin(shared, &job);
+            let is_async = shared.kinds[kind].handler.is_async();
+            match begun {
+                Some(_) if is_async => futures::launch(shared, job),
+                Some(limit) => run(shared, &job, limit),
+                None if is_async => shared.has_landed(kind),
+                None => {}
             }
         }
     });
@@ -53,6 +58,7 @@ fn next_job(shared: &Shared, kind: usize) -> Option<Job> {
         }
         let wait = match line.jobs.front() {
             None => LONG,
+            Some(_) if !shared.has_room_for_another(kind, line) => LONG,
             // It starts when the worker has nothing else, or has waited for that (ATTEMPT-3).
             Some(job) if job.is_suspected && state.runs.len() > 1 => {
                 state.alone.map_or(Duration::ZERO, |alone| {
@@ -62,8 +68,10 @@ fn next_job(shared: &Shared, kind: usize) -> Option<Job> {
             Some(_) => Duration::ZERO,
         };
         if wait.is_zero() {
-            let job = state.lines[kind].jobs.pop_front();
+            let line = &mut state.lines[kind];
+            let job = line.jobs.pop_front();
             if job.is_some() {
+                line.in_flight += usize::from(shared.kinds[kind].handler.is_async());
                 return job;
             }
         }
@@ -117,7 +125,7 @@ fn write_start(shared: &Shared, job: &Job) -> bool {
     let run = job.timer.run();
     while shared.await_turn(Part::Handlers) && job.tenure.is_current() && !shared.is_stopping() {
         let start = |connection: &mut dyn Connection| connection.start(run, job.timer.attempts);
-        let started = shared.timers.lend(Purpose::Call, start);
+        let started = shared.timers.lend(Purpose::Worker, start);
         match started {
             Ok(true) => {
                 shared.has_worked(Part::Handlers);
@@ -130,7 +138,7 @@ fn write_start(shared: &Shared, job: &Job) -> bool {
             }
             // Somebody is about to change it. It is claimed again after that, and this thread is free for others.
             Err(Error::Busy) => break,
-            Err(error @ Error::Unreachable(_)) => shared.has_failed(Part::Handlers, &error),
+            Err(error) if error.is_of_the_connection() => shared.has_failed(Part::Handlers, &error),
             // Its lease is left to end, as that of an outcome which is refused.
             Err(error) => {
                 shared.report(&error);
@@ -155,7 +163,7 @@ fn settle(shared: &Shared, job: &Job, then: Then) {
 }
 
 /// What became of a handler.
-enum Ended {
+pub(super) enum Ended {
     /// It has returned, and this is to be written.
     Returned(HandlerResult),
     /// What it has done is committed, and the timer is what this says.
@@ -166,16 +174,22 @@ enum Ended {
     NotCalled,
 }
 
-fn run(shared: &Shared, job: &Job, limit: Duration) {
+/// The handler of a job is called. Returns when.
+pub(super) fn has_started(shared: &Shared, job: &Job) -> Instant {
     let started = shared.scheduler.now();
     let late = shared.clock().time(started).duration_since(job.woke).unwrap_or_default();
     let late_micros = u64::try_from(late.as_micros()).unwrap_or(u64::MAX);
     shared.counters.max_lateness.fetch_max(late_micros, std::sync::atomic::Ordering::Relaxed);
+    sight::started(&job.timer, late);
+    started
+}
+
+fn run(shared: &Arc<Shared>, job: &Job, limit: Duration) {
+    let started = has_started(shared, job);
     let kind = &shared.kinds[job.kind];
     let max_attempts = shared.max_attempts(job.kind, &job.timer);
-    sight::started(&job.timer, late);
-    let run = Run { timer: &job.timer, max_attempts, tenure: &job.tenure };
-    let ended = sight::in_span(&job.timer, || {
+    let run = Run::new(&job.timer, &job.tenure, max_attempts, Arc::clone(shared) as _);
+    let ended = sight::span(&job.timer).enter(|| {
         if kind.handler.is_transactional() {
             transact(shared, job, limit, run)
         } else {
@@ -195,17 +209,22 @@ fn transact(shared: &Shared, job: &Job, limit: Duration, run: Run<'_>) -> Ended 
     };
     let finish = Finish { run: job.timer.run(), attempts: job.timer.attempts, then };
     let start = shared.writes_start(job).then_some(job.timer.attempts);
-    let mut work = Work { run, start, handler: &shared.kinds[job.kind].handler, result: None };
+    let handler = &shared.kinds[job.kind].handler;
+    let Some(of) = handler.transaction_type() else { return Ended::NotCalled };
+    let mut work = Work { run, start, handler, result: None };
     let transacted = loop {
         if !shared.await_turn(Part::Handlers) || !job.tenure.is_current() {
             return Ended::NotCalled;
         }
-        let transacted = shared
-            .timers
-            .lend(Purpose::Handler, |connection| connection.transact(&finish, limit, &mut work));
+        let transacted = shared.timers.lend(Purpose::Handler(of), |connection| {
+            connection.transact(&finish, limit, &mut work)
+        });
         match transacted {
             // A connection that was lost while nobody used it is no failure of the handler.
-            Err(error @ (Error::Unreachable(_) | Error::Busy)) if work.result.is_none() => {
+            Err(error)
+                if work.result.is_none()
+                    && (error.is_of_the_connection() || matches!(error, Error::Busy)) =>
+            {
                 shared.has_failed(Part::Handlers, &error);
             }
             other => break other,
@@ -213,7 +232,7 @@ fn transact(shared: &Shared, job: &Job, limit: Duration, run: Run<'_>) -> Ended 
     };
     match &transacted {
         Ok(_) => shared.has_worked(Part::Handlers),
-        Err(error @ Error::Unreachable(_)) => shared.has_failed(Part::Handlers, error),
+        Err(error) if error.is_of_the_connection() => shared.has_failed(Part::Handlers, error),
         Err(error) => shared.report(error),
     }
     match transacted {
@@ -237,7 +256,7 @@ fn transact(shared: &Shared, job: &Job, limit: Duration, run: Run<'_>) -> Ended 
 }
 
 /// Settles a run whose handler has returned, unless its time was over before (LEASE-2).
-fn end(shared: &Shared, job: &Job, ended: Ended, took: Duration) {
+pub(super) fn end(shared: &Shared, job: &Job, ended: Ended, took: Duration) {
     let fence = job.timer.fence;
     // A rule is the user's, so it is asked while nothing is locked.
     let then = match &ended {
@@ -296,7 +315,7 @@ fn expect_next(shared: &Shared, kind: usize, then: &Then) {
 
 /// Writes outcomes, all that have gathered at once.
 fn finisher(shared: &Arc<Shared>) {
-    let mut finisher = Finisher { shared, connection: None, later: Vec::new() };
+    let mut finisher = Finisher { shared, later: Vec::new() };
     loop {
         let mut state = shared.state();
         while state.outcomes.is_empty() {
@@ -328,7 +347,6 @@ const MOST_REFUSALS: u32 = 5;
 
 struct Finisher<'a> {
     shared: &'a Shared,
-    connection: Option<Box<dyn Connection>>,
     /// Outcomes of timers that other transactions hold.
     later: Vec<Finish>,
 }
@@ -346,7 +364,7 @@ impl Finisher<'_> {
                     self.shared.has_worked(Part::Finisher);
                     return self.are_written(outcomes, &finished, was_sent);
                 }
-                Err(error @ (Error::Unreachable(_) | Error::Busy)) => {
+                Err(error) if error.is_of_the_connection() || matches!(error, Error::Busy) => {
                     self.shared.has_failed(Part::Finisher, &error);
                 }
                 Err(_) if outcomes.len() > 1 => {
@@ -368,12 +386,12 @@ impl Finisher<'_> {
     }
 
     /// Sets `was_sent` if it fails after it has sent the outcomes.
-    fn try_write(&mut self, outcomes: &[Finish], was_sent: &mut bool) -> Result<Changed> {
-        let mut connected = self.shared.timers.connected(self.connection.take())?;
-        let finished = connected.finish(outcomes);
-        *was_sent |= finished.is_err();
-        self.connection = Some(connected).filter(|_| finished.is_ok());
-        finished
+    fn try_write(&self, outcomes: &[Finish], was_sent: &mut bool) -> Result<Changed> {
+        self.shared.timers.lend(Purpose::Worker, |connection| {
+            let finished = connection.finish(outcomes);
+            *was_sent |= finished.is_err();
+            finished
+        })
     }
 
     /// Forgets runs of which the outcome was written, or that were another's. If the outcomes were sent before, an outcome
@@ -390,7 +408,10 @@ impl Finisher<'_> {
                 continue;
             }
             let held = shared.remove(&mut shared.state(), fence);
-            if written.contains(&fence) || was_sent {
+            // A handler that has asked for its completion has ended its timer itself.
+            let is_complete = held.as_ref().is_some_and(|held| held.tenure.has_completion())
+                && matches!(outcome.then, Then::Done | Then::Next(_));
+            if written.contains(&fence) || was_sent || is_complete {
                 match outcome.then {
                     Then::Done | Then::Next(_) => count(&shared.counters.done, 1),
                     Then::Release => count(&shared.counters.released, 1),

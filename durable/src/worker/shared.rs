@@ -11,9 +11,9 @@
 //!
 //! The **dispatcher** sleeps in a [`DelayQueue`] of causes to do something: a timer wakes, a lease must be extended, a
 //! handler has taken too long, it is time to look. When timers of a kind wake, it claims as many of that kind as there is
-//! room for. **Handler threads** run what was claimed. The **finisher** writes outcomes, all that have gathered in the
-//! meantime at once. The **listener** hears of timers that other processes have scheduled. When the database cannot be
-//! used, all of them take turns to try again (`outage.rs`).
+//! room for. **Handler threads** run what was claimed; what is async they hand to a runtime of the user's (`futures.rs`). The
+//! **finisher** writes outcomes, all that have gathered in the meantime at once. The **listener** hears of timers that other
+//! processes have scheduled. When the database cannot be used, all of them take turns to try again (`outage.rs`).
 //!
 //! # What an attempt is
 //!
@@ -68,10 +68,12 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
 use std::time::{Duration, Instant, SystemTime};
 
 use super::WorkerStats;
 use super::dispatcher::HORIZON;
+use super::futures::Spawn;
 use super::outage::Outage;
 use crate::clock::{DatabaseClock, from_micros, micros};
 use crate::error::{Error, StopReason, with_causes};
@@ -94,9 +96,11 @@ type OnDead = dyn Fn(&Timer, &str) + Send + Sync;
 pub(super) struct Settings {
     pub(super) name: String,
     pub(super) threads: usize,
+    pub(super) async_runs: usize,
+    pub(super) spawn: Option<Arc<Spawn>>,
     pub(super) lease: Duration,
     pub(super) poll: Option<Duration>,
-    /// The store tells of new timers itself. It orders nothing, so its accesses are Relaxed.
+    /// The store tells of each new timer itself. It orders nothing, so its accesses are Relaxed.
     pub(super) is_told: AtomicBool,
     pub(super) retry: Retry,
     pub(super) time_limit: Duration,
@@ -114,6 +118,8 @@ impl Default for Settings {
         Settings {
             name: format!("{}-{random:08x}", std::process::id()),
             threads: 4,
+            async_runs: 64,
+            spawn: None,
             lease: Duration::from_secs(30),
             poll: None,
             is_told: AtomicBool::new(false),
@@ -133,6 +139,8 @@ pub(super) struct Kind {
     pub(super) handler: Handler,
     pub(super) retry: Option<Retry>,
     pub(super) time_limit: Option<Duration>,
+    pub(super) async_runs: Option<usize>,
+    pub(super) spawn: Option<Arc<Spawn>>,
 }
 
 /// Why the dispatcher wakes.
@@ -205,6 +213,8 @@ pub(super) struct Line {
     pub(super) idle: usize,
     /// Threads in a handler that has exceeded its time limit.
     pub(super) stuck: usize,
+    /// Runs of an async handler that a thread has taken and that have not ended, with those that are stuck.
+    pub(super) in_flight: usize,
     /// How long the handler has taken, on average, with more weight on later runs.
     pub(super) average: Option<Duration>,
 }
@@ -230,13 +240,20 @@ pub(super) struct State {
     pub(super) stop: Option<StopReason>,
     /// The dispatcher has not ended. A claim that was under way at the stop may still bring runs.
     pub(super) is_dispatching: bool,
-    /// Threads of the worker that have not ended.
+    /// Threads of the worker that have not ended, and runs of async handlers (FLIGHT-3).
     pub(super) threads: usize,
+    /// Those that wait for the end as futures.
+    wakers: Vec<Waker>,
 }
 
 impl State {
     pub(super) fn is_stopping(&self) -> bool {
         self.stop.is_some()
+    }
+
+    /// It was stopped, and nothing of it is left but what is stuck.
+    fn has_ended(&self) -> bool {
+        self.is_stopping() && self.threads <= self.stuck()
     }
 
     fn stuck(&self) -> usize {
@@ -272,6 +289,8 @@ pub(crate) struct Shared {
     pub(super) settings: Settings,
     pub(super) causes: DelayQueue<Cause, ()>,
     pub(super) clock: Mutex<DatabaseClock>,
+    /// Until when the store is polled often.
+    awake: Mutex<Option<Instant>>,
     state: Mutex<State>,
     /// For each kind: a job was queued or may start now, or the worker stops.
     pub(super) has_jobs: Vec<Condvar>,
@@ -285,6 +304,10 @@ pub(crate) struct Shared {
 
 /// How often a store is polled that tells nobody of news.
 const POLL: Duration = Duration::from_secs(1);
+
+/// How often the store is polled while commits tell nothing because the worker said so, and for how long.
+const BUSY_POLL: Duration = Duration::from_millis(10);
+pub(super) const LOOKING: Duration = Duration::from_secs(4);
 
 /// Timers that wake within so many microseconds wake the dispatcher once.
 const GRAIN: i64 = 250;
@@ -323,6 +346,7 @@ impl Shared {
             settings,
             causes: DelayQueue::new(scheduler),
             clock: Mutex::new(DatabaseClock::new(scheduler.now())),
+            awake: Mutex::default(),
             state: Mutex::new(State { lines, ..State::default() }),
             has_outcomes: Condvar::new(),
             has_ended: Condvar::new(),
@@ -353,9 +377,19 @@ impl Shared {
         _ = self.causes.insert(Cause::Poll, (), Duration::ZERO);
     }
 
+    /// Polls the store often for a while.
+    pub(super) fn stay_awake(&self, span: Duration) {
+        let until = self.scheduler.now() + span;
+        *self.awake.lock().unwrap_or_else(PoisonError::into_inner) = Some(until);
+        _ = self.causes.insert(Cause::Poll, (), Duration::ZERO);
+    }
+
     /// Returns how often the store is polled.
     pub(super) fn poll(&self) -> Option<Duration> {
-        self.settings.poll.or_else(|| (!self.is_told()).then_some(POLL))
+        let poll = self.settings.poll.or_else(|| (!self.is_told()).then_some(POLL));
+        let awake = *self.awake.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_awake = awake.is_some_and(|until| self.scheduler.now() < until);
+        if is_awake { Some(poll.map_or(BUSY_POLL, |poll| poll.min(BUSY_POLL))) } else { poll }
     }
 
     pub(crate) fn look_now(&self) {
@@ -433,12 +467,33 @@ impl Shared {
         }
         let takes_room = |held: &&Held| held.kind == kind && held.stage != Stage::Blocked;
         let held = state.runs.values().filter(takes_room).count();
-        (self.threads_of(line) * ahead).saturating_sub(held) as u32
+        (self.width_of(kind, line) * ahead).saturating_sub(held) as u32
     }
 
-    /// How many threads of a kind are not stuck, or may be started.
-    pub(super) fn threads_of(&self, line: &Line) -> usize {
-        (self.settings.threads + MOST_STUCK).saturating_sub(line.stuck).min(self.settings.threads)
+    /// How many handlers of a kind may run at the same time, beside those that are stuck.
+    pub(super) fn width_of(&self, kind: usize, line: &Line) -> usize {
+        let of = &self.kinds[kind];
+        let is_async = of.handler.is_async();
+        let async_runs = of.async_runs.unwrap_or(self.settings.async_runs);
+        let width = if is_async { async_runs } else { self.settings.threads };
+        (width + MOST_STUCK).saturating_sub(line.stuck).min(width)
+    }
+
+    /// Returns true if a thread may take another job of a kind. A thread that runs the handler itself always may.
+    pub(super) fn has_room_for_another(&self, kind: usize, line: &Line) -> bool {
+        let in_flight = line.in_flight.saturating_sub(line.stuck);
+        !self.kinds[kind].handler.is_async() || in_flight < self.width_of(kind, line)
+    }
+
+    /// A run of an async handler is over, or was not started.
+    pub(super) fn has_landed(&self, kind: usize) {
+        self.state().lines[kind].in_flight -= 1;
+        self.has_jobs[kind].notify_one();
+    }
+
+    /// Returns what runs the futures of a kind.
+    pub(super) fn spawn_of(&self, kind: usize) -> Option<&Arc<Spawn>> {
+        self.kinds[kind].spawn.as_ref().or(self.settings.spawn.as_ref())
     }
 
     /// Removes a run of which nothing is to be written any more.
@@ -513,11 +568,32 @@ impl Shared {
         self.has_outcomes.notify_all();
     }
 
+    /// A thread of the worker, or what counts as one, has ended.
+    pub(super) fn thread_has_ended(&self) {
+        let mut state = self.state();
+        state.threads -= 1;
+        let wakers = if state.has_ended() { std::mem::take(&mut state.wakers) } else { Vec::new() };
+        drop(state);
+        self.has_ended.notify_all();
+        wakers.into_iter().for_each(|waker| quietly(|| waker.wake()));
+    }
+
+    /// Returns why the worker has stopped, once it has ended as for `await_end`. Until then it keeps the waker.
+    pub(super) fn poll_end(&self, waker: &Waker) -> Option<StopReason> {
+        let waker = waker.clone(); // the user's code, so nothing is locked
+        let mut state = self.state();
+        if state.has_ended() {
+            return state.stop;
+        }
+        state.wakers.push(waker);
+        None
+    }
+
     /// Waits until the worker has been stopped and its threads have ended, but for those that are stuck.
     pub(super) fn await_end(&self, timeout: Duration) -> bool {
         let deadline = Instant::now().checked_add(timeout);
         let mut state = self.state();
-        while !state.is_stopping() || state.threads > state.stuck() {
+        while !state.has_ended() {
             let left =
                 deadline.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
             if left.is_zero() {
@@ -580,7 +656,6 @@ impl Drop for Thread {
             // A worker with a thread less would stand still. Others take its timers over.
             self.0.give_up(StopReason::Panicked);
         }
-        self.0.state().threads -= 1;
-        self.0.has_ended.notify_all();
+        self.0.thread_has_ended();
     }
 }

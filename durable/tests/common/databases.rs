@@ -31,6 +31,14 @@ impl Database<'_> {
         Database::Schema { server, name }
     }
 
+    /// Returns another one beside it.
+    pub(crate) fn another(&self) -> Database<'_> {
+        match self {
+            Database::File(_) => Database::file(),
+            Database::Schema { server, .. } => Database::schema(server),
+        }
+    }
+
     /// The address for [`Timers::open`].
     pub(crate) fn address(&self) -> String {
         match self {
@@ -57,13 +65,20 @@ impl Database<'_> {
 
     /// Executes SQL directly, and not through the store.
     pub(crate) fn execute(&self, sql: &str) {
+        self.attempt(sql).expect("valid SQL");
+    }
+
+    /// Executes SQL directly, and returns what the database says of it if it is refused.
+    pub(crate) fn attempt(&self, sql: &str) -> Result<(), String> {
         match self {
             Database::File(path) => {
                 let connection = rusqlite::Connection::open(path).expect("it opens");
                 connection.busy_timeout(common::PATIENCE).expect("a timeout");
-                connection.execute_batch(sql).expect("valid SQL");
+                connection.execute_batch(sql).map_err(|error| error.to_string())
             }
-            Database::Schema { .. } => execute_on(&self.url(), sql),
+            Database::Schema { .. } => {
+                client(&self.url()).batch_execute(sql).map_err(|error| refusal(&error))
+            }
         }
     }
 
@@ -126,6 +141,12 @@ impl Drop for Database<'_> {
 
 pub(crate) fn client(url: &str) -> postgres::Client {
     postgres::Client::connect(url, postgres::NoTls).expect("it connects")
+}
+
+/// What a server says of a statement that it refuses, with its advice.
+pub(crate) fn refusal(error: &postgres::Error) -> String {
+    let Some(said) = error.as_db_error() else { return error.to_string() };
+    format!("{}: {}", said.message(), said.hint().unwrap_or_default())
 }
 
 fn execute_on(url: &str, sql: &str) {

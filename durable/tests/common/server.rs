@@ -6,6 +6,7 @@
 use std::env;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -45,6 +46,39 @@ impl Server {
         let folder = private.folder.to_string_lossy().replace('/', "%2F");
         let url = format!("postgres://postgres@{folder}/postgres");
         Ok(Server { url, private: Some(private) })
+    }
+
+    /// Makes a private server listen on a TCP port of this machine too, with TLS and a certificate that it has signed itself.
+    /// Returns the port, and the path of the certificate.
+    ///
+    /// # Errors
+    ///
+    /// The reason why it has none. It is one that `openssl` is not installed.
+    pub(crate) fn with_tls(&self) -> Result<(u16, PathBuf), Reason> {
+        let private = self.private.as_ref().expect("a private server");
+        let (key, certificate) =
+            (private.data().join("server.key"), private.data().join("server.crt"));
+        let mut command = Command::new("openssl");
+        command.args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]);
+        command.args(["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]);
+        command.arg("-keyout").arg(&key).arg("-out").arg(&certificate);
+        command.current_dir(&private.folder);
+        private.owner.become_in(&mut command);
+        let output = command.output().map_err(|error| format!("openssl: {error}"))?;
+        if !output.status.success() {
+            return Err(format!("openssl: {}", String::from_utf8_lossy(&output.stderr)));
+        }
+        let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+        let port = free.map_err(|error| format!("a port: {error}"))?.port();
+        let settings = format!(
+            "listen_addresses = 'localhost'\nport = {port}\nssl = on\nssl_key_file = '{}'\nssl_cert_file = '{}'\n",
+            key.display(),
+            certificate.display()
+        );
+        private.add(&settings).map_err(|error| format!("its settings: {error}"))?;
+        private.run("pg_ctl", &["stop", "-w", "-m", "fast"])?;
+        private.launch()?;
+        Ok((port, certificate))
     }
 
     /// Ends a private server as a crash would, and starts it again. It recovers from its log.
@@ -146,9 +180,15 @@ impl Private {
 
     /// Options that spare the disk, because the data need not outlast the test.
     fn configure(&self) -> std::io::Result<()> {
-        let mut file = OpenOptions::new().append(true).open(self.data().join("postgresql.conf"))?;
         let socket = self.folder.to_string_lossy().replace('\'', "''");
-        writeln!(file, "listen_addresses = ''\nunix_socket_directories = '{socket}'\nfsync = off")
+        self.add(&format!(
+            "listen_addresses = ''\nunix_socket_directories = '{socket}'\nfsync = off\nmax_prepared_transactions = 9\n"
+        ))
+    }
+
+    fn add(&self, settings: &str) -> std::io::Result<()> {
+        let mut file = OpenOptions::new().append(true).open(self.data().join("postgresql.conf"))?;
+        file.write_all(settings.as_bytes())
     }
 
     fn run(&self, program: &str, arguments: &[&str]) -> Result<Output, Reason> {

@@ -34,16 +34,12 @@ pub(crate) fn a_thousand_workers_claim_ten_timers_once(database: &Database<'_>) 
                     together.wait();
                     let mut mine = Vec::new();
                     for worker in (number..WORKERS).step_by(CONNECTIONS) {
-                        let claim = Claim {
-                            kind: "plain",
-                            limit: 1,
-                            owner: &worker.to_string(),
-                            lease: Duration::from_secs(3600),
-                        };
+                        let worker = worker.to_string();
+                        let claim = Claim::new("plain", &worker).lease(Duration::from_secs(3600));
                         let claimed = connection.claim(&claim).expect("a claim").timers;
                         mine.extend(claimed.into_iter().map(|claimed| {
                             assert!(!claimed.was_running);
-                            RunId { id: claimed.timer.id, fence: claimed.timer.fence }
+                            claimed.timer.run()
                         }));
                     }
                     mine
@@ -55,8 +51,7 @@ pub(crate) fn a_thousand_workers_claim_ten_timers_once(database: &Database<'_>) 
         let ids: BTreeSet<_> = claimed.iter().map(|run| run.id).collect();
         let fences: BTreeSet<_> = claimed.iter().map(|run| run.fence).collect();
         assert_eq!((claimed.len(), ids.len(), fences.len()), (TIMERS, TIMERS, TIMERS), "{round}");
-        let done: Vec<_> =
-            claimed.iter().map(|run| Finish { run: *run, attempts: 1, then: Then::Done }).collect();
+        let done: Vec<_> = claimed.iter().map(|run| Finish::new(*run, 1, Then::Done)).collect();
         assert_eq!(connections[0].finish(&done).expect("written").changed.len(), TIMERS);
     }
 }

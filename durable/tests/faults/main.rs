@@ -30,6 +30,7 @@ mod proxy;
 mod server;
 mod servers;
 mod storm;
+mod tls;
 
 use attempts::{
     a_poison_timer_takes_no_neighbour_along, kills_cost_no_attempt_that_was_not_made,
@@ -88,4 +89,9 @@ fn with_a_full_disk_and_a_reader() {
 #[test]
 fn with_a_server_that_fails() {
     servers::on_a_server_of_our_own();
+}
+
+#[test]
+fn with_tls() {
+    tls::connections_have_tls_as_the_address_says();
 }

@@ -1,6 +1,7 @@
 //! Servers that crash, hang and refuse, and connections that are cut or held up.
 
 use std::collections::BTreeSet;
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 use tickwheel::Scheduler;
 use tickwheel_durable::postgres::Postgres;
 use tickwheel_durable::{
-    Connection, Error, Failure, Filter, Listener, Result, State, Store, Timers, Worker,
+    Connection, Error, Failure, Filter, Listener, OpenOptions, Result, State, Store, Timers, Worker,
 };
 
 use super::common::{PATIENCE, until};
@@ -29,7 +30,7 @@ const BEFORE_A_LOOK: Duration = Duration::from_secs(30);
 
 type Check = (&'static str, fn(&Server));
 
-const CHECKS: [Check; 15] = [
+const CHECKS: [Check; 17] = [
     ("crashes_lose_nothing", crashes_lose_nothing),
     ("a_crash_in_a_transaction_undoes_it", a_crash_in_a_transaction_undoes_it),
     ("servers_that_hang_lose_nothing", servers_that_hang_lose_nothing),
@@ -50,6 +51,8 @@ const CHECKS: [Check; 15] = [
     ("a_pooler_is_shared_with_others", a_pooler_is_shared_with_others),
     ("a_worker_that_is_not_told_asks", a_worker_that_is_not_told_asks),
     ("what_cannot_be_reached_says_why", what_cannot_be_reached_says_why),
+    ("callers_wait_for_a_server_that_has_no_room", callers_wait_for_a_server_that_has_no_room),
+    ("a_pool_of_the_service_lends_its_connections", a_pool_of_the_service_lends_its_connections),
     ("as_many_connections_are_kept_as_are_used", as_many_connections_are_kept_as_are_used),
 ];
 
@@ -679,16 +682,150 @@ fn what_cannot_be_reached_says_why(server: &Server) {
     let cases = [
         (with("/postgres", "/missing"), "database \"missing\" does not exist"),
         (with("postgres@", "nobody@"), "role \"nobody\" does not exist"),
-        (with("postgres@", "crowded@"), "too many connections"),
         (with("/postgres", "/postgres?sslmode=require"), "TLS"),
         (with("%2F", "%2Fmissing"), "No such file"),
+        (
+            with("postgres@", "crowded@"),
+            "too many clients: no connection is free: db error: FATAL: too many connections",
+        ),
     ];
     for (url, cause) in cases {
         let error = Timers::open(&url).expect_err("it cannot be reached");
-        assert!(matches!(error, Error::Unreachable(_)), "{error:?}");
+        let is_crowded = matches!(error, Error::TooManyClients(_));
+        assert!(matches!(error, Error::Unreachable(_)) || is_crowded, "{error:?}");
+        assert_eq!(is_crowded, url.contains("crowded"), "{error:?}");
         assert!(error.to_string().contains(cause), "{cause}: {error}");
     }
     client(server.url()).batch_execute("DROP ROLE crowded").expect("it is dropped");
+}
+
+/// The server lets a role have four connections, and sixty callers share them.
+fn callers_wait_for_a_server_that_has_no_room(server: &Server) {
+    const CALLERS: usize = 60;
+    let database = Database::schema(server);
+    let Database::Schema { name, .. } = &database else { panic!("a schema") };
+    database.execute(&format!(
+        "CREATE ROLE few LOGIN CONNECTION LIMIT 4; GRANT ALL ON SCHEMA {name} TO few"
+    ));
+    let url = database.url().replace("postgres@", "few@");
+    let open =
+        |timeout| OpenOptions::new().max_connections(200).acquire_timeout(timeout).open(&url);
+    let timers = open(PATIENCE).expect("it opens");
+    let impatient = open(Duration::from_millis(200)).expect("it opens");
+    thread::scope(|scope| {
+        for caller in 0..CALLERS {
+            let timers = &timers;
+            scope.spawn(move || {
+                for n in 0..10 {
+                    timers
+                        .schedule(&new("plain", &format!("{caller} {n}"), HOUR))
+                        .expect("scheduled");
+                }
+            });
+        }
+    });
+    assert_eq!(timers.counts().expect("counts")[0].waiting as usize, CALLERS * 10);
+    // When others have them all and keep them, the call says so.
+    database.execute("ALTER ROLE few CONNECTION LIMIT 0");
+    let error = impatient.now().expect_err("there is no room");
+    assert!(matches!(error, Error::TooManyClients(_)), "{error:?}");
+    assert!(error.to_string().contains("too many clients"), "{error}");
+    drop((timers, impatient));
+    database.execute("DROP OWNED BY few CASCADE; DROP ROLE few");
+}
+
+/// A pool such as a service has.
+#[derive(Clone)]
+struct Pool {
+    url: String,
+    clients: Arc<Mutex<Vec<postgres::Client>>>,
+    opened: Arc<AtomicU32>,
+}
+
+struct Pooled(Option<postgres::Client>, Pool);
+
+impl Pool {
+    fn get(&self) -> std::result::Result<Pooled, postgres::Error> {
+        let free = self.clients.lock().expect("no panic").pop();
+        let client = free.map_or_else(
+            || {
+                self.opened.fetch_add(1, Ordering::Relaxed);
+                postgres::Client::connect(&self.url, postgres::NoTls)
+            },
+            Ok,
+        );
+        Ok(Pooled(Some(client?), self.clone()))
+    }
+}
+
+impl Deref for Pooled {
+    type Target = postgres::Client;
+
+    fn deref(&self) -> &postgres::Client {
+        self.0.as_ref().expect("it has one")
+    }
+}
+
+impl DerefMut for Pooled {
+    fn deref_mut(&mut self) -> &mut postgres::Client {
+        self.0.as_mut().expect("it has one")
+    }
+}
+
+impl Drop for Pooled {
+    fn drop(&mut self) {
+        self.1.clients.lock().expect("no panic").extend(self.0.take());
+    }
+}
+
+fn a_pool_of_the_service_lends_its_connections(server: &Server) {
+    const COUNT: u32 = 40;
+    let database = Database::schema(server);
+    let url = format!("{}&application_name=service", database.url());
+    let pool = Pool { url, clients: Arc::default(), opened: Arc::default() };
+    let own = format!("{}&application_name=own", database.url());
+    let lend = pool.clone();
+    let store = Postgres::new(&own).expect("an address").with_pool(move || lend.get());
+    let timers = OpenOptions::new().max_connections(3).with_store(store).expect("it opens");
+    database.execute("CREATE TABLE effects (key text NOT NULL)");
+    let worker = timers.worker().threads(2).handle("plain", |_| Ok(()));
+    let worker = worker.handle_in_postgres("tx", |run, transaction| {
+        let name = transaction.query_one("SELECT current_setting('application_name')", &[])?;
+        assert_eq!(name.get::<_, &str>(0), "service");
+        transaction.execute("INSERT INTO effects VALUES ($1)", &[&run.key()])?;
+        Ok(())
+    });
+    let worker = worker.poll_every(HOUR).start(Scheduler::global()).expect("it starts");
+    thread::scope(|scope| {
+        for caller in 0..8 {
+            let timers = &timers;
+            scope.spawn(move || {
+                for n in 0..COUNT / 8 {
+                    let key = format!("{caller} {n}");
+                    timers.schedule(&new("tx", &key, NOW)).expect("scheduled");
+                    timers.schedule(&new("plain", &key, NOW)).expect("scheduled");
+                }
+            });
+        }
+    });
+    until("all are done", || worker.stats().done == u64::from(COUNT) * 2);
+    assert_eq!(database.number("SELECT count(*) FROM effects"), i64::from(COUNT));
+    // Three for calls and two for handlers, and they are all back, as they came.
+    let opened = pool.opened.load(Ordering::Relaxed);
+    assert!((1..=5).contains(&opened), "{opened}");
+    let back = || pool.clients.lock().expect("no panic").len() == opened as usize;
+    until("they are back", back);
+    for client in &mut *pool.clients.lock().expect("no panic") {
+        let row = client.query_one(
+            "SELECT current_setting('lock_timeout'), (SELECT count(*) FROM pg_prepared_statements WHERE NOT from_sql)",
+            &[],
+        );
+        let row = row.expect("a row");
+        // The question itself is prepared by its client.
+        assert_eq!((row.get::<_, &str>(0), row.get::<_, i64>(1)), ("0", 1));
+    }
+    until("an idle worker has two of its own", || backends(server, "own").len() == 2);
+    assert!(worker.stop(PATIENCE));
 }
 
 fn as_many_connections_are_kept_as_are_used(server: &Server) {
@@ -697,7 +834,8 @@ fn as_many_connections_are_kept_as_are_used(server: &Server) {
     let database = Database::schema(server);
     let opened = Arc::new(AtomicU32::new(0));
     let store = {
-        let (opened, url) = (Arc::clone(&opened), database.url());
+        let url = format!("{}&application_name=idle", database.url());
+        let opened = Arc::clone(&opened);
         Postgres::with_connector(move || {
             opened.fetch_add(1, Ordering::Relaxed);
             postgres::Client::connect(&url, postgres::NoTls)
@@ -721,8 +859,10 @@ fn as_many_connections_are_kept_as_are_used(server: &Server) {
         }
     });
     until("all are done", || worker.stats().done == COUNT as u64);
-    // Each thread that schedules or runs has one, and the worker has some.
+    // Each thread that runs has one, calls have ten, and the worker has some.
     let opened = opened.load(Ordering::Relaxed) as usize;
-    assert!(opened <= 2 * THREADS + 8, "{opened} connections");
+    assert!(opened <= THREADS + 10 + 8, "{opened} connections");
+    // The listener and the dispatcher keep theirs.
+    until("an idle worker has two", || backends(server, "idle").len() == 2);
     assert!(worker.stop(PATIENCE));
 }

@@ -1,4 +1,5 @@
--- Timers of the crate tickwheel. All times are milliseconds since 1970, in UTC.
+-- Version 1. Timers of the crate tickwheel. A version is a file, and these files are run in their order.
+-- All times are milliseconds since 1970, in UTC.
 CREATE TABLE IF NOT EXISTS tickwheel_schema (version INTEGER NOT NULL, oldest INTEGER NOT NULL, fence INTEGER NOT NULL DEFAULT 0);
 INSERT INTO tickwheel_schema (version, oldest) VALUES (1, 1);
 CREATE TABLE tickwheel_timers (

@@ -1,4 +1,4 @@
--- What follows is executed again on tables of an earlier version.
+-- Version 2. A timer that waits for another attempt can be moved, and those of long transactions are on time.
 
 -- A timer that waits for another attempt, and is moved, begins anew.
 CREATE TRIGGER IF NOT EXISTS tickwheel_timers_anew AFTER UPDATE OF due ON tickwheel_timers

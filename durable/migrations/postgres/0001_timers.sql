@@ -1,4 +1,4 @@
--- Timers of the crate tickwheel.
+-- Version 1. Timers of the crate tickwheel. A version is a file, and these files are run in their order.
 CREATE TABLE IF NOT EXISTS tickwheel_schema (version integer NOT NULL, oldest integer NOT NULL);
 INSERT INTO tickwheel_schema (version, oldest) VALUES (1, 1);
 CREATE SEQUENCE tickwheel_fence;

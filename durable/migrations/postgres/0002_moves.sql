@@ -1,4 +1,4 @@
--- What follows is executed again on tables of an earlier version.
+-- Version 2. A timer that waits for another attempt can be moved, and those of long transactions are on time.
 
 -- Workers look ahead once a minute. They are told of what is due before their next look.
 CREATE OR REPLACE FUNCTION tickwheel_tell(wake timestamptz, of_schema text, kind text) RETURNS void LANGUAGE plpgsql

@@ -1,0 +1,54 @@
+//! Timers in SQL, for every client of PostgreSQL: the functions that the migration makes, what is refused, roles, a schema of
+//! one's choice, the ways of telling workers, and an upgrade while workers of the version before are at work.
+
+#[path = "../../../tests/common/mod.rs"]
+mod common;
+#[path = "../common/databases.rs"]
+mod databases;
+mod functions;
+mod notices;
+mod roles;
+#[path = "../common/server.rs"]
+mod server;
+mod upgrade;
+
+use databases::Database;
+
+type Check = (&'static str, fn(&Database<'_>));
+
+const CHECKS: &[Check] = &[
+    (
+        "an_order_and_its_timer_are_one_transaction",
+        functions::an_order_and_its_timer_are_one_transaction,
+    ),
+    ("an_async_client_schedules", functions::an_async_client_schedules),
+    ("psql_schedules", functions::psql_schedules),
+    ("python_schedules", functions::python_schedules),
+    ("many_are_scheduled_at_once", functions::many_are_scheduled_at_once),
+    ("many_callers_do_not_wait_in_a_circle", functions::many_callers_do_not_wait_in_a_circle),
+    ("functions_see_all_states", functions::functions_see_all_states),
+    ("what_cannot_be_is_refused_with_advice", functions::what_cannot_be_is_refused_with_advice),
+    ("times_are_kept_in_range", functions::times_are_kept_in_range),
+    (
+        "calls_are_quick_after_the_table_has_grown",
+        functions::calls_are_quick_after_the_table_has_grown,
+    ),
+    ("a_schema_of_ones_choice", roles::a_schema_of_ones_choice),
+    ("roles_have_what_they_need_and_no_more", roles::roles_have_what_they_need_and_no_more),
+    (
+        "workers_of_both_versions_live_through_an_upgrade",
+        upgrade::workers_of_both_versions_live_through_an_upgrade,
+    ),
+    ("two_phases_work_without_notices", notices::two_phases_work_without_notices),
+    ("the_way_may_change_at_any_time", notices::the_way_may_change_at_any_time),
+    ("many_commits_are_told_once", notices::many_commits_are_told_once),
+    (
+        "a_long_transaction_tells_although_the_workers_were_awake",
+        notices::a_long_transaction_tells_although_the_workers_were_awake,
+    ),
+];
+
+#[test]
+fn with_postgresql() {
+    databases::on_a_server("sql", CHECKS);
+}

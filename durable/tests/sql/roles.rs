@@ -1,0 +1,142 @@
+//! A schema of one's choice, and roles: one that migrates, one that works, one that only schedules.
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+use tickwheel::Scheduler;
+use tickwheel_durable::{Error, Existing, NewTimer, Table, Timers, postgres::within};
+
+use super::common::PATIENCE;
+use super::databases::{Database, client};
+use super::server::new_name;
+
+const NOW: Duration = Duration::ZERO;
+
+/// The address of the server for another role.
+fn url_for(server: &str, role: &str) -> String {
+    match server.split_once("://") {
+        Some((scheme, rest)) => {
+            let host = rest.split_once('@').map_or(rest, |(_, host)| host);
+            format!("{scheme}://{role}@{host}")
+        }
+        None => format!("{server} user={role}"),
+    }
+}
+
+pub(crate) fn a_schema_of_ones_choice(database: &Database<'_>) {
+    let Database::Schema { server, .. } = database else { panic!("a server") };
+    let name = new_name("chosen");
+    let join = if server.url().contains('?') { '&' } else { '?' };
+    let address = format!("{}{join}schema={name}", server.url());
+    let missing = Timers::open_unmigrated(&address).expect_err("there is nothing");
+    assert!(matches!(missing, Error::Unmigrated(0)), "{missing:?}");
+    let timers = Timers::open(&address).expect("it makes the schema");
+    let (tell, told) = mpsc::channel();
+    let worker = timers
+        .worker()
+        .handle_in_postgres("mail", move |run, transaction| {
+            // The search path of the connection leads elsewhere.
+            let next = NewTimer::new("next", run.key(), NOW);
+            within(transaction)
+                .in_schema(std::str::from_utf8(run.payload())?)?
+                .schedule(&[next], Existing::Keep)?;
+            Ok(())
+        })
+        .handle("next", move |run| Ok(tell.send(run.key().to_owned())?))
+        .poll_every(PATIENCE)
+        .start(Scheduler::global())
+        .expect("it starts");
+    timers.schedule(&NewTimer::new("mail", "1", NOW).payload(name.clone())).expect("scheduled");
+    // The functions work from any search path, and so do the calls in a transaction of one's own.
+    let mut mine = client(&database.url());
+    let mut transaction = mine.transaction().expect("a transaction");
+    let call = format!("SELECT {name}.tickwheel_schedule('mail', '2', '{name}')");
+    transaction.batch_execute(&call).expect("scheduled");
+    let mut table = within(&mut transaction).in_schema(&name).expect("a name");
+    let third = NewTimer::new("mail", "3", NOW).payload(name.clone());
+    table.schedule(std::slice::from_ref(&third), Existing::Keep).expect("scheduled");
+    assert_eq!(table.schedule(&[third], Existing::Keep).expect("it is there"), [None]);
+    assert!(table.reset("mail", "3", NOW.into()).expect("no error").is_some());
+    transaction.commit().expect("it commits");
+    let mut keys: Vec<_> = (0..3).map(|_| told.recv_timeout(PATIENCE).expect("it runs")).collect();
+    keys.sort();
+    assert_eq!(keys, ["1", "2", "3"]);
+    assert!(worker.stop(PATIENCE));
+    for bad in ["", "a b", "a\"; DROP TABLE orders", "a.b"] {
+        let refused = within(&mut client(server.url())).in_schema(bad).map(drop);
+        assert!(matches!(refused, Err(Error::Address(_))), "{bad}");
+    }
+    mine.batch_execute(&format!("DROP SCHEMA {name} CASCADE")).expect("it is gone");
+}
+
+/// The grants are those of the documentation's first page.
+pub(crate) fn roles_have_what_they_need_and_no_more(database: &Database<'_>) {
+    let Database::Schema { server, name } = database else { panic!("a server") };
+    let mut owner = client(server.url());
+    let [migrates, works, schedules] = ["migrates", "works", "schedules"].map(new_name);
+    let grants = include_str!("../../src/lib.rs");
+    let grants = grants.split("-- The roles").nth(1).expect("it is documented");
+    let grants = grants.split("```").next().expect("it ends").replace("//!", "");
+    let grants = grants
+        .replace("works", &works)
+        .replace("schedules", &schedules)
+        .replace("SCHEMA timers", &format!("SCHEMA {name}"));
+    let roles = [&migrates, &works, &schedules].map(|role| format!("CREATE ROLE {role} LOGIN;"));
+    owner.batch_execute(&roles.concat()).expect("roles");
+    owner.batch_execute(&format!("GRANT ALL ON SCHEMA {name} TO {migrates}")).expect("a grant");
+    let join = if server.url().contains('?') { '&' } else { '?' };
+    let url = |role: &str| {
+        format!("{}{join}options=-c%20search_path%3D{name}", url_for(server.url(), role))
+    };
+
+    owner.batch_execute(&format!("GRANT USAGE ON SCHEMA {name} TO {works}")).expect("a grant");
+    let refused = Timers::open(&url(&works)).expect_err("it may not make tables");
+    assert!(matches!(refused, Error::Unmigrated(0)), "{refused:?}");
+    drop(Timers::open(&url(&migrates)).expect("it makes them"));
+    owner
+        .batch_execute(&format!("SET search_path TO {name}; {grants}"))
+        .expect("the grants are SQL");
+
+    let timers = Timers::open_unmigrated(&url(&works)).expect("nothing is missing");
+    drop(Timers::open(&url(&works)).expect("there is nothing to do"));
+    let (tell, told) = mpsc::channel();
+    let worker = timers.worker().handle("mail", move |run| Ok(tell.send(run.key().to_owned())?));
+    let worker = worker.poll_every(PATIENCE).start(Scheduler::global()).expect("it starts");
+    let mut other = client(&url(&schedules));
+    other
+        .batch_execute(
+            "SELECT tickwheel_schedule('mail', '1'); SELECT tickwheel_schedule('mail', '2', after => '1 hour');
+             SELECT tickwheel_schedule('mail', '2'); SELECT tickwheel_reset('mail', '2', after => '1 hour');
+             SELECT tickwheel_get('mail', '2'); SELECT tickwheel_cancel('mail', '2');
+             SELECT tickwheel_schedule_many(ARRAY['mail'], ARRAY['3'])",
+        )
+        .expect("it may schedule");
+    let mut keys: Vec<_> = (0..2).map(|_| told.recv_timeout(PATIENCE).expect("it runs")).collect();
+    keys.sort();
+    // Timer 2 may have run before it was moved.
+    keys.retain(|key| key != "2");
+    assert!(keys.iter().all(|key| key == "1" || key == "3"), "{keys:?}");
+    for (role, forbidden) in [
+        (&schedules, "SELECT nextval('tickwheel_fence')"),
+        (&schedules, "UPDATE tickwheel_schema SET version = 9"),
+        (&schedules, "TRUNCATE tickwheel_timers"),
+        (&works, "UPDATE tickwheel_schema SET version = 9"),
+        (&works, "DROP TABLE tickwheel_timers"),
+        (
+            &works,
+            "CREATE OR REPLACE FUNCTION tickwheel_now() RETURNS timestamptz LANGUAGE sql AS 'SELECT now()'",
+        ),
+    ] {
+        let refused = client(&url(role)).batch_execute(forbidden).expect_err(forbidden);
+        assert_eq!(
+            refused.code().map(|code| code.code().to_owned()).as_deref(),
+            Some("42501"),
+            "{forbidden}"
+        );
+    }
+    assert!(worker.stop(PATIENCE));
+    drop((worker, timers, other));
+    let drops = [&migrates, &works, &schedules]
+        .map(|role| format!("DROP OWNED BY {role} CASCADE; DROP ROLE {role};"));
+    owner.batch_execute(&drops.concat()).expect("they are gone");
+}

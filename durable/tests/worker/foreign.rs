@@ -1,0 +1,120 @@
+//! A store of another crate, with a type of transaction that this one has never heard of: a list of lines, kept or not.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use tickwheel::Scheduler;
+use tickwheel_durable::{
+    Changed, Claim, Claimed, Connection, Existing, Filter, Finish, KindCounts, Look, NewTimer,
+    Result, RunId, Scheduled, State, Store, Table, Timer, Timers, Transacted, TransactionType,
+    Transactions, When, Work, sqlite,
+};
+
+use super::common::{PATIENCE, until};
+use super::{NOW, mail, quick};
+
+/// What its handlers work in. It borrows, as transactions do.
+struct Lines<'a>(&'a mut Vec<String>);
+
+impl TransactionType for Lines<'static> {
+    type Transaction<'a> = Lines<'a>;
+}
+
+type Kept = Arc<Mutex<Vec<String>>>;
+
+struct Foreign {
+    timers: sqlite::Sqlite,
+    kept: Kept,
+}
+
+impl Store for Foreign {
+    fn connect(&self) -> Result<Box<dyn Connection>> {
+        Ok(Box::new(Link { timers: self.timers.connect()?, kept: Arc::clone(&self.kept) }))
+    }
+
+    fn migrate(&self) -> Result<()> {
+        self.timers.migrate()
+    }
+
+    fn transactions(&self) -> Transactions {
+        Transactions::of::<Lines<'static>>()
+    }
+}
+
+struct Link {
+    timers: Box<dyn Connection>,
+    kept: Kept,
+}
+
+/// What is as in the other store.
+macro_rules! delegate {
+    ($(fn $name:ident(&mut self $(, $argument:ident: $type:ty)*) -> $result:ty;)*) => { $(
+        fn $name(&mut self $(, $argument: $type)*) -> $result {
+            self.timers.$name($($argument),*)
+        }
+    )* };
+}
+
+impl Table for Link {
+    delegate! {
+        fn schedule(&mut self, timers: &[NewTimer], existing: Existing) -> Result<Vec<Option<Scheduled>>>;
+        fn reset(&mut self, kind: &str, key: &str, when: When) -> Result<Option<SystemTime>>;
+        fn cancel(&mut self, kind: &str, key: &str) -> Result<Option<State>>;
+        fn get(&mut self, kind: &str, key: &str) -> Result<Option<Timer>>;
+        fn list(&mut self, filter: &Filter) -> Result<Vec<Timer>>;
+        fn requeue(&mut self, kind: &str, key: Option<&str>, when: When) -> Result<u64>;
+    }
+}
+
+impl Connection for Link {
+    delegate! {
+        fn now(&mut self) -> Result<SystemTime>;
+        fn look(&mut self, kinds: &[&str], horizon: Duration, limit: u32) -> Result<Look>;
+        fn claim(&mut self, claim: &Claim<'_>) -> Result<Claimed>;
+        fn start(&mut self, run: RunId, attempts: u32) -> Result<bool>;
+        fn extend(&mut self, runs: &[RunId], lease: Duration) -> Result<Changed>;
+        fn finish(&mut self, runs: &[Finish]) -> Result<Changed>;
+        fn counts(&mut self) -> Result<Vec<KindCounts>>;
+    }
+
+    fn transact(
+        &mut self,
+        finish: &Finish,
+        _: Duration,
+        work: &mut Work<'_>,
+    ) -> Result<Transacted> {
+        if let Some(attempts) = work.start() {
+            self.timers.start(finish.run, attempts)?;
+        }
+        let mut lines = Vec::new();
+        if !work.within::<Lines<'static>>(&mut Lines(&mut lines)) {
+            return Ok(Transacted::Undone);
+        }
+        self.timers.finish(std::slice::from_ref(finish))?;
+        self.kept.lock().expect("no panic").append(&mut lines);
+        Ok(Transacted::Committed)
+    }
+}
+
+#[test]
+fn a_foreign_type_of_transaction_needs_nothing_of_this_crate() {
+    let kept = Kept::default();
+    let store = Foreign { timers: sqlite::Sqlite::new(":memory:"), kept: Arc::clone(&kept) };
+    let timers = Timers::with_store(store).expect("it opens");
+    let worker =
+        timers.worker().retry(quick(3)).handle_in::<Lines<'static>>("mail", |run, lines| {
+            lines.0.push(format!("{} {}", run.key(), run.attempt()));
+            if run.attempt() < 3 {
+                Err("not yet".parse::<u8>().unwrap_err().into())
+            } else {
+                Ok(())
+            }
+        });
+    let worker = worker.start(Scheduler::global()).expect("it starts");
+    timers.schedule(&mail("1", NOW)).expect("scheduled");
+    until("it is done", || worker.stats().done == 1);
+    assert_eq!(*kept.lock().expect("no panic"), ["1 3"]);
+    assert!(worker.stop(PATIENCE));
+    let worker = timers.worker().handle_in_sqlite("mail", |_, _| Ok(()));
+    worker.start(Scheduler::global()).expect_err("this store has no such transactions");
+}
