@@ -132,13 +132,28 @@ pub(crate) struct Backlog {
     refused: AtomicU64,
     /// How many tasks it has done, those that were cancelled in the meantime included.
     done: AtomicU64,
+    /// How many tasks were done elsewhere, by the last look.
+    elsewhere: AtomicU64,
     pressure: Backpressure,
+}
+
+#[cfg(test)]
+impl Default for Backlog {
+    fn default() -> Backlog {
+        Backlog::new(1)
+    }
 }
 
 impl Backlog {
     pub(crate) const fn new(limit: u64) -> Backlog {
-        let [handed, refused, done] = [const { AtomicU64::new(0) }; 3];
-        Backlog { handed, refused, done, pressure: Backpressure::new(limit) }
+        let [handed, refused, done, elsewhere] = [const { AtomicU64::new(0) }; 4];
+        Backlog { handed, refused, done, elsewhere, pressure: Backpressure::new(limit) }
+    }
+
+    /// Returns how many tasks it was handed and has not done.
+    #[cfg(test)]
+    pub(crate) fn ahead(&self) -> u64 {
+        self.handed.load(Ordering::Relaxed) - self.done.load(Ordering::Relaxed)
     }
 
     /// Counts tasks that are handed over.
@@ -146,7 +161,7 @@ impl Backlog {
         self.handed.fetch_add(tasks as u64, Ordering::Relaxed);
     }
 
-    /// Takes back what was counted for tasks that have come back, or were done at once.
+    /// Takes back what was counted for tasks that have come back.
     pub(crate) fn take_back(&self, tasks: usize) {
         self.handed.fetch_sub(tasks as u64, Ordering::Relaxed);
     }
@@ -156,9 +171,9 @@ impl Backlog {
         self.refused.store(tasks as u64, Ordering::Relaxed);
     }
 
-    /// Counts a task that is done.
-    pub(crate) fn count_done(&self) {
-        self.done.fetch_add(1, Ordering::Relaxed);
+    /// Counts tasks that are done.
+    pub(crate) fn count_done(&self, tasks: usize) {
+        self.done.fetch_add(tasks as u64, Ordering::Relaxed);
     }
 
     /// Holds the calling thread back while the executor is too far behind and `goes_on` returns true. `goes_on` is called
@@ -168,13 +183,20 @@ impl Backlog {
         done_elsewhere: impl Fn() -> u64,
         mut goes_on: impl FnMut() -> bool,
     ) {
-        let flow = || {
-            let passed = self.done.load(Ordering::Relaxed) + done_elsewhere();
+        let by = |elsewhere: u64| {
+            let passed = self.done.load(Ordering::Relaxed) + elsewhere;
             let handed = self.handed.load(Ordering::Relaxed).saturating_sub(passed);
             Flow { ahead: handed + self.refused.load(Ordering::Relaxed), passed }
         };
-        // Before `goes_on`, which may wake a thread: most calls end here.
-        if self.pressure.is_over(flow().ahead) {
+        let flow = || {
+            let elsewhere = done_elsewhere();
+            self.elsewhere.store(elsewhere, Ordering::Relaxed);
+            by(elsewhere)
+        };
+        // Most calls end here. What is done only grows, so the backlog is no longer than the last look makes it. And
+        // `goes_on` may wake a thread.
+        let is_over = |flow: Flow| self.pressure.is_over(flow.ahead);
+        if is_over(by(self.elsewhere.load(Ordering::Relaxed))) && is_over(flow()) {
             self.pressure.hold_back(|| if goes_on() { flow() } else { Flow::NONE });
         }
     }

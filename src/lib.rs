@@ -104,7 +104,7 @@
 //! - because of a slow executor, while it runs a scheduled task itself,
 //! - in a poll of a future: see [`time`](time#under-load),
 //! - because of timeouts that wait in the wheel, however many they are. Only tasks count that have not been filed, or
-//!   that are due and have not started.
+//!   that are due and have not been done.
 //!
 //! This cannot deadlock, whatever locks the caller holds: if nothing moves for 100 ms, the bound doubles. To get errors
 //! instead of waits, set [`Builder::max_pending`]. Workers, pools and message loops hold their producers back in the

@@ -33,7 +33,8 @@
 //! - From the call on, nothing is accepted: every `schedule_*` returns
 //!   [`ScheduleError::Closed`](crate::ScheduleError::Closed).
 //! - After the call, [`pending`](crate::Scheduler::pending) is 0.
-//! - Leftovers come in order of deadline. Only one call gets them. A second close finds none. Their runs count in
+//! - Leftovers come in order of deadline. Those of equal deadlines that had been handed to an executor have no order. Only one
+//!   call gets them. A second close finds none. Their runs count in
 //!   [`Stats::fired`](crate::Stats::fired) of the scheduler that returned them.
 //! - A close that times out has closed the scheduler anyway. A later close returns the leftovers.
 //! - Handles go on working. A handle cancels its task among the leftovers, and if the task

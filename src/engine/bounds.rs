@@ -1,8 +1,8 @@
 //! No step of a turn goes on for as long as there is work (S19). Each constant here bounds a loop of a turn. They are
 //! in the order of the steps, and each names its unit first. `slots::trim` has bounds of its own. Three things have no
 //! constant: the advance of the wheel, which costs as much as it gives out, because due entries have to leave the
-//! wheel; some looks, which cost a step per lane or per executor that refuses; and user code (inline tasks, wakers,
-//! clocks, observers).
+//! wheel; some looks, which cost a step per lane or per executor that refuses, and in the last turn a step per task of the
+//! process; and user code (inline tasks, wakers, clocks, observers).
 
 /// Tasks: how many a thread takes in. This is some 3 ms of work.
 pub(super) const TAKE_IN: usize = 64 * 1024;

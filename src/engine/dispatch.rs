@@ -1,8 +1,10 @@
 //! Hands over what is due, in batches. Each goes to one executor: the scheduler's, or the own one of some tasks.
 //!
-//! The engine remembers the tasks that an executor takes in the executor's [`outbox`](super::retries). The tasks that an
-//! executor refuses or leaves in the batch wait in its retry queue (S18, S30). Wakers go to no executor: the tick thread
+//! The tasks that an executor takes are counted, and remembered nowhere. Those that it refuses or leaves in the batch wait in
+//! its [retry queue](super::retries) (S18, S30). Wakers go to no executor: the tick thread
 //! wakes them.
+
+use std::sync::Arc;
 
 use super::Engine;
 use super::bounds::{BATCH, HAND_OVER, SHARE_NANOS, SKIP, TAKE_IN};
@@ -151,7 +153,10 @@ impl Engine {
         }
         self.backlog(target).hand(tasks);
         let batch = &mut self.batch;
-        batch.goes_to(target.number());
+        batch.goes_to(match target {
+            Target::Own(own) => Some(Arc::clone(&own.backlog)),
+            _ => None,
+        });
         // An executor is user code. If it panics, the tasks that it has not taken out of the batch count as refused,
         // so none is lost, and the turn goes on (S17).
         self.shared.hooks.catch(|| match (target, &self.executor) {
@@ -159,12 +164,15 @@ impl Engine {
             (Target::Default, Some(executor)) => executor.execute_batch(batch),
             (Target::Default, None) | (Target::TickThread, _) => {}
         });
+        // What was refused is taken back already, from the executor that had it.
+        let backlog = self.backlog(target);
+        backlog.take_back(self.batch.len());
+        backlog.count_done(self.batch.over());
         let (mut refused, mut of_others) = (Vec::new(), Vec::new());
         self.batch.settle(&mut refused, &mut of_others);
         // An executor that serves several schedulers may give back another one's task. That scheduler does not know of
         // it, so it would be lost.
         of_others.into_iter().for_each(|task| quietly(|| self.adopt(task)));
-        self.backlog(target).take_back(self.batch.over() + refused.len());
         self.batch.clear();
         let refused = self.queue_refused(target, refused);
         self.shared.hooks.observe(|observer| observer.handed_over(tasks.saturating_sub(refused)));
@@ -198,11 +206,6 @@ impl Engine {
                 number if number == target.number() => None,
                 number => self.shared.own_executors.find(number).map(Target::Own),
             };
-            if let Some(other) = other.as_ref().map(|other| self.backlog(other)) {
-                // It was handed the task, in an earlier batch, and not this one.
-                self.backlog(target).hand(of_one.len());
-                other.take_back(of_one.len());
-            }
             let refused = of_one.iter().map(|(_, entry, _)| *entry);
             let for_good = of_one.iter().any(|(.., for_good)| *for_good);
             let (to, first_pause) = (other.as_ref().unwrap_or(target), self.first_pause());

@@ -25,7 +25,7 @@ use crate::engine::slots::{Phase, Running, Thrown, blocks, task};
 use crate::engine::termination::{BehindRun, Decision, Leftover};
 use crate::executor::due;
 use crate::platform::cpu::{cycles, cycles_of_a_microsecond};
-use crate::platform::panics::{Payload, caught, quietly};
+use crate::platform::panics::{Payload, caught};
 use crate::wheel::entry::{Entry, SchedulerId, TaskKey};
 
 /// A thread's last reading of a scheduler's clock.
@@ -366,13 +366,12 @@ impl due::TaskOwner for Shared {
         }
     }
 
-    fn count_done(&self, executor: u32) {
-        if executor == 0 {
-            with_lane(self, |writer| writer.lane.counts.done.add(1));
-        } else if let Some(own) = self.own_executors.find(executor) {
-            own.backlog.count_done();
-            quietly(|| drop(own)); // it may be the last hold on a user's executor
-        }
+    fn count_done(&self) {
+        with_lane(self, |writer| writer.lane.counts.done.add(1));
+    }
+
+    fn count_refused(&self) {
+        self.backlog.take_back(1);
     }
 
     fn prefetch(&self, due: Entry) {

@@ -42,7 +42,7 @@ use crate::platform::sync::{Ordering, local, lock_std};
 use crate::wake::doorbell::Doorbell;
 use crate::wheel::entry::SchedulerId;
 
-/// How many tasks of one executor may be due and not started before producers of further ones are held back.
+/// How many tasks of one executor may be due and not done before producers of further ones are held back.
 pub(crate) const MOST_OVERDUE: u64 = 32 * 1024;
 
 /// What all parts of one scheduler share, grouped by the part that needs it.
@@ -58,7 +58,7 @@ pub(crate) struct Shared {
     // A producer.
     pub(crate) intake: Intake,
     pub(crate) bell: Arc<Doorbell>,
-    /// What is due and not started, on the scheduler's executor or on the way there.
+    /// What is due and not done, on the scheduler's executor or on the way there.
     pub(crate) backlog: Backlog,
     /// The engine has a thread of its own, which alone turns it. So it may ask to be woken for what is not a task, and
     /// producers may wait for it. A driven engine asks for nothing, because otherwise a peak somewhere in the process would

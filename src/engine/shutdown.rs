@@ -14,14 +14,14 @@ use crate::observe::TaskPanic;
 use crate::platform::panics::{Payload, discard};
 use crate::wheel::entry::{Runner, TaskKey};
 
-/// What executors have at the end.
+/// What is there at the end.
 #[derive(Default)]
 struct Found {
-    /// One-shots that have not started.
+    /// What was in our lists, and then the one-shots that executors have not started.
     leftovers: Vec<Leftover>,
-    /// One-shots that run.
+    /// One-shots that executors run.
     running: Vec<TaskKey>,
-    /// Series, in a run or not.
+    /// Series that executors have, in a run or not.
     series: Vec<Entry>,
 }
 
@@ -37,7 +37,7 @@ impl Engine {
         part(&mut || entries = self.retries.drain());
         part(&mut || self.ready.drain(&mut entries));
         part(&mut || self.wheel.drain(&mut entries));
-        // The lanes are closed last. A task that comes in until then is collected, and one that comes later is refused
+        // The lanes are closed last. A record that comes in until then is collected, and one that comes later is refused
         // by its lane.
         part(&mut || {
             self.reader.close(&self.shared.intake, |record| entries.push(record.entry));
@@ -50,14 +50,15 @@ impl Engine {
             entries.into_iter().partition(|entry: &Entry| entry.is_waker());
         self.shared.take_wakers(wakers.into_iter(), None, &mut self.wakers);
 
-        let others: Vec<_> =
-            entries.into_iter().filter_map(|entry| self.give_back(entry)).collect();
-        let mut found = Found::default();
+        let leftovers = entries.into_iter().filter_map(|entry| self.give_back(entry)).collect();
+        let mut found = Found { leftovers, ..Found::default() };
+        let others = found.leftovers.len();
         self.shared.hooks.catch(|| self.look_into_the_holders(&mut found));
         let Found { mut leftovers, running, series } = found;
-        // The termination sorts them by deadline, stably. At equal deadlines those that executors have come first, then the
-        // refused tasks, then the others in the order of scheduling (S3), and at last the series that executors have.
-        leftovers.extend(others);
+        // The termination sorts them by deadline, stably. At equal deadlines those that executors have come first, in no
+        // order, then the refused tasks, then the others in the order of scheduling, and at last the series that executors
+        // have.
+        leftovers.rotate_left(others);
         let count = self.fulfil(leftovers, running, &series);
         self.shared.wake(&mut self.wakers); // they find the scheduler closed
         self.shared.hooks.observe(|observer| observer.stopped(count));

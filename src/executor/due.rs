@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
+use crate::backpressure::Backlog;
 use crate::clock::tick::Moment;
 use crate::platform::impls::impl_debug;
 use crate::platform::panics::quietly;
@@ -20,8 +21,10 @@ pub(crate) trait TaskOwner: Send + Sync {
     fn run(&self, entry: Entry);
     /// Claims the task and drops it, unless it was cancelled. Never unwinds.
     fn forfeit(&self, entry: Entry);
-    /// Counts a task that the executor of this number has done, or dropped.
-    fn count_done(&self, executor: u32);
+    /// Counts a task that the scheduler's executor has done, or dropped.
+    fn count_done(&self);
+    /// Counts a task that the scheduler's executor has refused.
+    fn count_refused(&self);
     /// Loads the task's holder into the cache, because it will be run soon.
     fn prefetch(&self, entry: Entry);
     /// Returns true if the task is still to run.
@@ -35,11 +38,12 @@ pub(crate) trait TaskOwner: Send + Sync {
     fn id(&self) -> SchedulerId;
 }
 
-/// Where due tasks come from: their scheduler, and the number of the executor that they were handed to.
+/// Where due tasks come from: their scheduler, and the executor that they were handed to, by its count.
 #[derive(Clone)]
 pub(crate) struct Origin {
     owner: Arc<dyn TaskOwner>,
-    executor: u32,
+    /// `None` for the scheduler's executor.
+    own: Option<Arc<Backlog>>,
 }
 
 impl Origin {
@@ -47,12 +51,27 @@ impl Origin {
     #[inline]
     pub(super) fn run(&self, entry: Entry) {
         self.owner.run(entry);
-        self.owner.count_done(self.executor);
+        self.count_done();
     }
 
     fn forfeit(&self, entry: Entry) {
         self.owner.forfeit(entry);
-        self.owner.count_done(self.executor);
+        self.count_done();
+    }
+
+    #[inline]
+    fn count_done(&self) {
+        match &self.own {
+            None => self.owner.count_done(),
+            Some(own) => own.count_done(1),
+        }
+    }
+
+    fn count_refused(&self) {
+        match &self.own {
+            None => self.owner.count_refused(),
+            Some(own) => own.take_back(1),
+        }
     }
 
     pub(super) fn prefetch(&self, entry: Entry) {
@@ -168,6 +187,7 @@ impl DueTask {
         match self.0 {
             // By reference and then emptied, because a drop would forfeit the task.
             Inner::Scheduled { ref origin, entry } if origin.owner.id() == owner => {
+                origin.count_refused(); // by the executor that has it, which need not be that of the batch
                 self.0 = Inner::Empty;
                 Ok(entry)
             }
@@ -342,7 +362,7 @@ pub struct DueBatch {
 impl DueBatch {
     pub(crate) fn new(owner: Arc<dyn TaskOwner>) -> DueBatch {
         let (due, refused, of_others) = (Vec::new(), Vec::new(), Vec::new());
-        let origin = Origin { owner, executor: 0 };
+        let origin = Origin { owner, own: None };
         DueBatch { origin, due, taken: 0, over: 0, refused, of_others }
     }
 
@@ -392,9 +412,9 @@ impl DueBatch {
         self.origin.clone()
     }
 
-    /// Notes the number of the executor that will get the batch.
-    pub(crate) fn goes_to(&mut self, executor: u32) {
-        self.origin.executor = executor;
+    /// Notes the count of the executor that will get the batch; `None` for the scheduler's.
+    pub(crate) fn goes_to(&mut self, own: Option<Arc<Backlog>>) {
+        self.origin.own = own;
     }
 
     /// Returns how many of the tasks that were taken out are over already.
@@ -421,7 +441,7 @@ impl DueBatch {
         debug_assert!(self.refused.is_empty() && self.of_others.is_empty(), "settled before");
         debug_assert!(self.over <= self.taken && self.taken <= self.due.len());
         self.due.clear();
-        (self.taken, self.over) = (0, 0);
+        (self.taken, self.over, self.origin.own) = (0, 0, None);
     }
 }
 
@@ -446,3 +466,67 @@ impl Iterator for DueBatch {
 }
 
 impl_debug!(DueBatch, self, len: self.len());
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::wheel::entry::Runner;
+
+    /// A scheduler all of whose tasks were cancelled.
+    #[derive(Default)]
+    struct AllOver(Backlog);
+
+    impl TaskOwner for AllOver {
+        fn run(&self, _entry: Entry) {}
+        fn forfeit(&self, _entry: Entry) {}
+        fn count_done(&self) {
+            self.0.count_done(1);
+        }
+        fn count_refused(&self) {
+            self.0.take_back(1);
+        }
+        fn prefetch(&self, _entry: Entry) {}
+        fn is_pending(&self, _entry: Entry) -> bool {
+            true
+        }
+        fn name(&self, _entry: Entry) -> Option<&'static str> {
+            None
+        }
+        fn now(&self) -> Option<Instant> {
+            None
+        }
+        fn instant(&self, _moment: Moment) -> Instant {
+            Instant::now()
+        }
+        fn id(&self) -> SchedulerId {
+            SchedulerId::FIRST
+        }
+    }
+
+    /// Tasks are counted by the executor that was handed them, also if they come back in the batch of another one.
+    #[test]
+    fn s30_a_task_counts_where_it_was_handed_over() {
+        let owner = Arc::new(AllOver::default());
+        let own = Arc::new(Backlog::default());
+        let mut batch = DueBatch::new(Arc::<AllOver>::clone(&owner));
+        let hand = |batch: &mut DueBatch, to: Option<&Arc<Backlog>>| {
+            to.map_or(&owner.0, |own| own).hand(3);
+            batch.goes_to(to.cloned());
+            batch.due = vec![Entry::new(1, 1, Moment(1), true, Runner::Own, false); 3];
+            let tasks: Vec<_> = batch.by_ref().collect();
+            batch.clear();
+            tasks
+        };
+        let of_own = hand(&mut batch, Some(&own));
+        let mut of_default = hand(&mut batch, None);
+        assert_eq!((own.ahead(), owner.0.ahead()), (3, 3));
+        batch.goes_to(None);
+        of_own.into_iter().for_each(|task| batch.reject(Rejected::new(task)));
+        assert_eq!((own.ahead(), owner.0.ahead()), (0, 3));
+        batch.goes_to(Some(Arc::clone(&own)));
+        batch.reject(Rejected::new(of_default.pop().expect("three")));
+        of_default.pop().expect("two").run();
+        drop(of_default);
+        assert_eq!((own.ahead(), owner.0.ahead()), (0, 0));
+    }
+}

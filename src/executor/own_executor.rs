@@ -16,7 +16,7 @@ pub(crate) struct OwnExecutor {
     /// The number by which the tick thread finds it. It is never 0, which stands for the scheduler's executor.
     pub(crate) number: u32,
     table: Arc<ExecutorTable>,
-    /// The count of tasks that were handed over to it and have not started.
+    /// The count of tasks that were handed over to it and are not done.
     pub(crate) backlog: Arc<Backlog>,
 }
 
@@ -40,7 +40,7 @@ struct Numbers {
 
 impl ExecutorTable {
     /// Gives an executor a number below `numbers`. Returns `None` if all of them are taken. Producers are held back
-    /// once more than `most_overdue` of its tasks are due and not started.
+    /// once more than `most_overdue` of its tasks are due and not done.
     pub(crate) fn add(
         self: &Arc<Self>,
         executor: Box<dyn Executor>,

@@ -15,10 +15,10 @@
 //!   `clone` makes the shared outcome, then stores `is_shared`, then looks at the word of the holder. The word's
 //!   transition, that look, and both sides of `is_shared` are `SeqCst`. So either the cancel sees that the handle is
 //!   shared, or the clone sees in the word that the task was cancelled, and sets the shared outcome itself.
-//! - HANDLE-2 The holder forgets how a task ended when the slot has been used five times more. A cancel that wins keeps
-//!   the slot until it has stored `cancelled`, so a look that finds a later task has acquired that store, and
-//!   looks at `cancelled` once more. A cancel that dooms a series has no slot to keep. It stores `cancelled` in order,
-//!   and the clone loads it in order.
+//! - HANDLE-2 The holder forgets how a task ended when the slot is used again. A cancel that wins keeps the slot until it
+//!   has stored `cancelled` and the shared outcome, so a look that finds a later task has acquired these stores, and looks
+//!   at both once more. A cancel that dooms a series has no slot to keep. It stores `cancelled` in order, and the clone
+//!   loads it in order. Until that cancel returns, another handle may find the series done and not cancelled.
 
 use std::hash::{Hash, Hasher};
 use std::ptr;
@@ -419,10 +419,13 @@ impl TaskHandle {
 
     fn is_cancelled(&self) -> bool {
         // The cheap looks first. In order, for the cancel of a series in its run, which keeps no slot (HANDLE-2).
-        self.cancelled.load_in_order()
-            || self.shared_outcome.get().is_some_and(|outcome| outcome.load(Ordering::Relaxed))
+        let is_noted = || {
+            let shared = || self.shared_outcome.get().is_some_and(|it| it.load(Ordering::Relaxed));
+            self.cancelled.load_in_order() || shared()
+        };
+        is_noted()
             || task::is_known_as_cancelled(self.key) // in order with every cancel (HANDLE-1)
-            || self.cancelled.load(Ordering::Relaxed) // once more, after the look at the word (HANDLE-2)
+            || is_noted() // once more, after the look at the word (HANDLE-2)
     }
 
     fn is_done(&self) -> bool {

@@ -427,7 +427,7 @@ impl PendingTask {
         // A series that was in a run may be over because it has ended itself. Its holder knows.
         let is_cancelled = moved.was_cancelled && !was_in_run;
         let handle = if is_cancelled { Cancellable::cancelled } else { Cancellable::new };
-        Ok(handle(task.key, from))
+        Ok(handle(task.key, shared.id))
     }
 
     /// If this is a series whose run is still in progress, leaves it to the thread of that run, which calls `action`

@@ -261,3 +261,26 @@ fn models_a_clone_knows_of_the_cancel() {
         magazines::flush();
     });
 }
+
+/// A clone that finds its task done says whether it was cancelled, also if the next task has the slot by then (HANDLE-2).
+#[test]
+fn models_a_clone_looks_while_the_slot_is_used_again() {
+    loom::model(|| {
+        let ledger = Arc::<Ledger>::default();
+        let handle = Cancellable::new(schedule(&ledger), SchedulerId::FIRST);
+        let clone = handle.clone();
+        let canceller = {
+            let ledger = Arc::clone(&ledger);
+            thread::spawn(move || {
+                assert!(handle.cancel());
+                assert!(cancel(schedule(&ledger)));
+                magazines::flush();
+            })
+        };
+        if clone.is_done() {
+            assert!(clone.is_cancelled(), "nothing else has ended it");
+        }
+        canceller.join().unwrap();
+        magazines::flush();
+    });
+}

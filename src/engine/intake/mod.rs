@@ -25,7 +25,8 @@
 //! [`backpressure`](crate::backpressure)), each at the border of a block.
 //!
 //! - INTAKE-1 A record is published by one swap on the lane, and the swap's old value tells whether the lane was
-//!   closed. So each task is either seen by the engine's last look, or refused, and never both (S20).
+//!   closed. So each record is either seen by the engine's last look, or refused, and never both (S20). The task of a refused
+//!   one is taken back, unless the last turn has found it in its holder: then it is accepted.
 //! - INTAKE-2 A lane is pushed on the ready list only by its writer, and only after the writer has set `listed`, which
 //!   it has found cleared. The reader clears `listed` only after it has taken the lane off the list and has read
 //!   `next`. So a lane is on the list at most once, and `next` is not written while the reader may read it.

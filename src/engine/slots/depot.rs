@@ -160,15 +160,20 @@ impl Depot {
         self.check_sometimes();
     }
 
-    /// Returns the slots that are not free here: those of tasks, and those that threads have at hand.
-    pub(super) fn slots_in_use(&self) -> Vec<u32> {
-        let pages = (0..self.pages.len()).filter(|page| !is_set(&self.absent, *page));
+    /// Returns the slots of a block that are not free here: those of tasks, and those that threads have at hand. `None` behind
+    /// the last block.
+    pub(super) fn slots_in_use(&self, block: usize) -> Option<Vec<u32>> {
+        if block == self.blocks {
+            return None;
+        }
+        let pages = block * PAGES_PER_BLOCK..(block + 1) * PAGES_PER_BLOCK;
+        let pages = pages.filter(|page| !is_set(&self.absent, *page));
         let in_page = |page: usize| {
             let used = !self.pages[page];
             let at = move |bit: usize| (used >> bit & 1 == 1).then_some((page * PAGE + bit) as u32);
             (0..PAGE).filter_map(at)
         };
-        pages.flat_map(in_page).collect()
+        Some(pages.flat_map(in_page).collect())
     }
 
     /// Returns the first page that has a free slot. If there is none, it adds a block.

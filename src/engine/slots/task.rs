@@ -235,23 +235,28 @@ pub(crate) fn move_to(
 /// Calls `visit` for each task of this scheduler that is pending or in a run, and no waker, with its word. In one total
 /// order with every cancel.
 ///
-/// It looks at the holders of all tasks in the process, so it is for the end of a scheduler. A task that comes in meanwhile,
-/// or ends, may be visited or not.
+/// It looks at the holders of all tasks in the process, at some two nanoseconds each, so it is for the end of a scheduler. A
+/// task that comes in meanwhile, or ends, may be visited or not.
 pub(crate) fn each_of(scheduler: SchedulerId, mut visit: impl FnMut(TaskKey, Word)) {
-    let slots = depot::depot().slots_in_use(); // not locked any more
-    for slot in slots {
+    // Block by block, so that nobody waits long for the depot's lock.
+    let in_block = |block| depot::depot().slots_in_use(block);
+    for slot in (0..).map_while(in_block).flatten() {
         let Some(holder) = blocks::holder(slot) else { continue };
         let mut patience = Patience::default();
         loop {
             let word = holder.word.load_in_order();
             let (birth, whose) = holder.identity();
+            // Most are of others. If a task of this scheduler was there before, it is over.
+            if whose != scheduler {
+                break;
+            }
             // The identity is that of a later task only if the word has changed by then.
             if word.is_in(Phase::Held) || holder.word.load() != word {
                 patience.spin();
                 continue;
             }
-            let is_meant = whose == scheduler && !word.is_waker();
-            if is_meant && !matches!(word.phase(), Phase::Free | Phase::Returned) {
+            let is_over = matches!(word.phase(), Phase::Free | Phase::Returned);
+            if !is_over && !word.is_waker() {
                 visit(TaskKey::new(slot, birth), word);
             }
             break;
