@@ -79,7 +79,7 @@ const OPERATIONS: &[Operation] = &[
     Operation { name: "fire-inline", instructions: 522.0, allocations: 0.002, run: fire },
     Operation { name: "hand-over", instructions: 45.0, allocations: 0.002, run: hand_over },
     Operation { name: "repetition", instructions: 792.0, allocations: 0.002, run: repetition },
-    Operation { name: "timeout-ready", instructions: 172.0, allocations: 0.0, run: timeout_ready },
+    Operation { name: "timeout-ready", instructions: 156.0, allocations: 0.0, run: timeout_ready },
     Operation {
         name: "timeout-pending",
         instructions: 668.0,
