@@ -187,15 +187,15 @@
 //!
 //! | operation | before | after | by what |
 //! | --- | --- | --- | --- |
-//! | schedule | 420 | 322 | its steps are one function for the compiler; an entry is two words, a key one |
-//! | cancel | 238 | 170 | the closure is dropped where it lies, or forgotten if it owns nothing; tasks that have moved are apart |
-//! | reset to later | 171 | 143 | its lane is found without a call |
+//! | schedule | 420 | 304 | its steps are one function for the compiler; an entry is two words, a key one; no outcomes of earlier tasks |
+//! | cancel | 238 | 168 | the closure is dropped where it lies, or forgotten if it owns nothing; the holder tells whose the task is |
+//! | reset to later | 171 | 145 | its lane is found without a call |
 //! | take-in | 163 | 106 | one division; no bitmap where a block has room |
 //! | take-in, cancelled | 158 | 73 | a look at the holder, where one in sixteen shows that most are stale |
-//! | hand-over | 144 | 77 | rows for the scheduler's executor are copied at once |
-//! | fire inline | 640 | 516 | the same, one claim, the closure runs where it lies, far entries are not copied twice |
-//! | repetition | 902 | 771 | the same |
-//! | cancel and schedule | 920 | 551 | the same |
+//! | hand-over | 144 | 37 | rows for the scheduler's executor are copied at once, and nothing of them is remembered |
+//! | fire inline | 640 | 506 | one claim, the closure runs where it lies, far entries are not copied twice |
+//! | repetition | 902 | 769 | the same |
+//! | cancel and schedule | 920 | 540 | the same |
 //!
 //! In alternating runs of `benches/peers` (medians of four) the process took 74 ns for a schedule (W1) where it had
 //! taken 80, 91 in a fresh process (134), 48 for a cancel (W3; 56), and 83 for a pair of cancel and schedule (W4; 95).
