@@ -522,10 +522,14 @@ fn s29_a_move_against_a_cancel_has_one_winner() {
         let first = driven_over(tickwheel::Inline);
         let handle = first.0.schedule_once(Duration::ZERO, fate.task()).expect("open");
         let task = first.1.close().into_iter().next().expect("one");
+        let clone = handle.clone();
         let canceller = thread::spawn(move || handle.cancel());
         let moved = task.reschedule(&second.0).expect("open");
         let is_won = canceller.join().expect("no panic");
-        assert_eq!(moved.is_cancelled(), is_won);
+        // The handle that `reschedule` has returned is no clone of the one that has cancelled, and may say only that the
+        // task is done, once a task of another test has its place.
+        assert!(clone.is_cancelled() == is_won && moved == clone);
+        assert!(is_won || !moved.is_cancelled());
         second.1.turn();
         assert!(moved.is_done());
         won += usize::from(is_won);
