@@ -306,7 +306,7 @@ impl Shared {
         // A closing scheduler holds nobody back: its engine takes nothing in any more, so the wait would last for
         // nothing.
         let pressure = self.intake.pressure();
-        let is_held = pressure.is_over(self.intake.flow().ahead) && !self.is_exempt(now);
+        let is_held = pressure.is_over(self.intake.ahead()) && !self.is_exempt(now);
         if is_held {
             pressure.hold_back(|| if self.goes_on() { self.intake.flow() } else { Flow::NONE });
         }

@@ -170,9 +170,8 @@ impl Engine {
         backlog.count_done(self.batch.over());
         let (mut refused, mut of_others) = (Vec::new(), Vec::new());
         self.batch.settle(&mut refused, &mut of_others);
-        // An executor that serves several schedulers may give back another one's task. That scheduler does not know of
-        // it, so it would be lost.
-        of_others.into_iter().for_each(|task| quietly(|| self.adopt(task)));
+        // An executor that serves several schedulers may give back another one's task.
+        of_others.into_iter().for_each(|task| quietly(|| self.send_home(task)));
         self.batch.clear();
         let refused = self.queue_refused(target, refused);
         self.shared.hooks.observe(|observer| observer.handed_over(tasks.saturating_sub(refused)));
@@ -191,14 +190,19 @@ impl Engine {
         }
         let count = refused.len();
         let mut entries = Vec::new();
-        for (entry, for_good) in refused {
+        // It is the executor of this batch that says so, whosever task it gives back.
+        if refused.iter().any(|(_, for_good)| *for_good) {
+            let (now, first_pause) = (self.now, self.first_pause());
+            self.retries.of(target).put_back([].into_iter(), true, now, first_pause);
+        }
+        for (entry, _) in refused {
             // The task names its executor, not the batch: an executor may give back what came in an earlier batch, or
             // what another executor was handed. A task that was cancelled in the meantime goes nowhere.
             let Some(entry) = self.still_due(entry) else { continue };
             let Some((_, word)) = task::settled(entry) else { continue };
-            entries.push((word.executor(), entry.due_now(), for_good));
+            entries.push((word.executor(), entry.due_now()));
         }
-        entries.sort_by_key(|(number, ..)| *number); // a stable sort keeps the order of the hand-over
+        entries.sort_by_key(|(number, _)| *number); // a stable sort keeps the order of the hand-over
         for of_one in entries.chunk_by(|one, other| one.0 == other.0) {
             // Most of them go back to the executor that the engine has in hand, which needs no look-up.
             let other = match of_one[0].0 {
@@ -206,11 +210,10 @@ impl Engine {
                 number if number == target.number() => None,
                 number => self.shared.own_executors.find(number).map(Target::Own),
             };
-            let refused = of_one.iter().map(|(_, entry, _)| *entry);
-            let for_good = of_one.iter().any(|(.., for_good)| *for_good);
+            let refused = of_one.iter().map(|(_, entry)| *entry);
             let (to, first_pause) = (other.as_ref().unwrap_or(target), self.first_pause());
             let retries = self.retries.of(to);
-            retries.put_back(refused, for_good, self.now, first_pause);
+            retries.put_back(refused, false, self.now, first_pause);
             other.into_iter().for_each(|other| self.release(other));
         }
         self.shared.rejected.add(count as u64);
@@ -219,9 +222,10 @@ impl Engine {
         count
     }
 
-    /// Schedules a task of another scheduler that an executor gave back here, because nobody else would run it. If
-    /// there is no room the task is dropped, and counted by the scheduler that it came from.
-    fn adopt(&self, task: DueTask) {
+    /// Gives a task that an executor gave back here to its own scheduler. One without a scheduler is scheduled here, because
+    /// nobody else would run it. If there is no room, it is dropped.
+    fn send_home(&self, task: DueTask) {
+        let Err(task) = task.go_home() else { return };
         let reading = self.shared.ask_clock(Clock::now);
         let reading = reading.unwrap_or_else(|| self.shared.watch.timeline.instant(self.now));
         let times = self.shared.watch.read_at(reading, task.deadline());

@@ -374,6 +374,14 @@ impl due::TaskOwner for Shared {
         self.backlog.take_back(1);
     }
 
+    fn hand_over_again(&self, due: Entry) {
+        // Under the same number, because this is its only entry. If the engine is closed, the close has found the task in
+        // its holder, or will.
+        let mut filing = Publication::new(self, false);
+        filing.publish(due.due_now(), self.try_now().unwrap_or(due.moment()));
+        filing.ring();
+    }
+
     fn prefetch(&self, due: Entry) {
         blocks::prefetch(due.slot());
     }

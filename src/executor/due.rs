@@ -25,6 +25,8 @@ pub(crate) trait TaskOwner: Send + Sync {
     fn count_done(&self);
     /// Counts a task that the scheduler's executor has refused.
     fn count_refused(&self);
+    /// Has a task handed over again, which came back elsewhere.
+    fn hand_over_again(&self, entry: Entry);
     /// Loads the task's holder into the cache, because it will be run soon.
     fn prefetch(&self, entry: Entry);
     /// Returns true if the task is still to run.
@@ -179,6 +181,18 @@ impl DueTask {
             }
             Inner::Standalone { name, .. } => name,
             Inner::Empty => "a task that is over",
+        }
+    }
+
+    /// Gives a task back to its scheduler, which hands it over again. Returns it if it belongs to none.
+    pub(crate) fn go_home(mut self) -> Result<(), DueTask> {
+        match std::mem::replace(&mut self.0, Inner::Empty) {
+            Inner::Scheduled { origin, entry } => {
+                origin.count_refused();
+                origin.owner.hand_over_again(entry);
+                Ok(())
+            }
+            inner => Err(DueTask(inner)),
         }
     }
 
@@ -485,6 +499,7 @@ mod tests {
         fn count_refused(&self) {
             self.0.take_back(1);
         }
+        fn hand_over_again(&self, _entry: Entry) {}
         fn prefetch(&self, _entry: Entry) {}
         fn is_pending(&self, _entry: Entry) -> bool {
             true

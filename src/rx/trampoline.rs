@@ -13,7 +13,7 @@ use crate::backpressure::PendingLimit;
 /// run, and a series until it ends. Tasks that come from another thread in the meantime run on the thread that is
 /// already running tasks.
 ///
-/// A panic ends its own task, and only the panic hook of the process is told. A cancel takes O(log n) for n tasks that
+/// A panic ends its own task. The panic hook of the process is told, and a line on standard error names the task. A cancel takes O(log n) for n tasks that
 /// wait.
 ///
 /// ```

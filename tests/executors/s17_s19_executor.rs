@@ -621,20 +621,54 @@ fn a_batch_says_how_much_is_left() {
     assert_eq!(said.try_iter().collect::<Vec<_>>(), expected);
 }
 
-/// Two schedulers share an executor, which mixes their tasks up.
-#[test]
-fn s18_a_task_of_another_scheduler_in_a_batch_runs_and_is_counted_at_home() {
-    struct Mixer(Arc<Mutex<Vec<DueTask>>>);
-    impl Executor for Mixer {
-        fn execute(&self, task: DueTask) -> Result<(), Rejected> {
-            Err(Rejected::new(task))
-        }
-        fn execute_batch(&self, batch: &mut DueBatch) {
-            batch.run_all();
-            let others = std::mem::take(&mut *self.0.lock().expect("no panic"));
-            others.into_iter().for_each(|task| batch.reject(Rejected::new(task)));
-        }
+/// Runs its batch, and gives back in it what it was given before.
+struct Mixer(Arc<Mutex<Vec<DueTask>>>);
+
+impl Executor for Mixer {
+    fn execute(&self, task: DueTask) -> Result<(), Rejected> {
+        Err(Rejected::new(task))
     }
+
+    fn execute_batch(&self, batch: &mut DueBatch) {
+        batch.run_all();
+        let others = std::mem::take(&mut *self.0.lock().expect("no panic"));
+        others.into_iter().for_each(|task| batch.reject(Rejected::new(task)));
+    }
+}
+
+/// Two schedulers share an executor, which mixes their tasks up. The one that gets a task of the other may be full.
+#[test]
+fn s18_a_task_that_comes_back_in_the_batch_of_another_scheduler_goes_home() {
+    let kept = Arc::new(Mutex::new(Vec::new()));
+    let keep = Arc::clone(&kept);
+    let (home, home_driver) = Scheduler::builder()
+        .executor_fn(move |task| keep.lock().expect("no panic").push(task))
+        .build_driven()
+        .expect("the defaults are good");
+    let builder = Scheduler::builder().executor(Mixer(Arc::clone(&kept))).max_pending(1);
+    let (other, driver) = builder.build_driven().expect("the defaults are good");
+    let runs = Arc::new(AtomicUsize::new(0));
+    for _ in 0..3 {
+        let count = Arc::clone(&runs);
+        let task = move || _ = count.fetch_add(1, Ordering::Relaxed);
+        home.schedule_once(SECOND, task).expect("open");
+    }
+    home_driver.advance(SECOND);
+    other.schedule_once(SECOND, || ()).expect("open");
+    driver.advance(SECOND);
+    assert_eq!((home.pending(), other.pending(), kept.lock().expect("no panic").len()), (3, 0, 0));
+    home_driver.turn();
+    let again = std::mem::take(&mut *kept.lock().expect("no panic"));
+    again.into_iter().take(1).for_each(DueTask::run);
+    assert_eq!((runs.load(Ordering::Relaxed), home.pending()), (1, 0), "two were dropped");
+    let (at_home, there) = (home.stats(), other.stats());
+    assert_eq!((at_home.scheduled(), at_home.fired(), at_home.dropped()), (3, 1, 2));
+    assert_eq!((there.scheduled(), there.fired(), there.rejected()), (1, 1, 0));
+}
+
+/// The scheduler of a task closes before another one gives the task back.
+#[test]
+fn s18_s29_a_task_that_comes_back_elsewhere_after_a_close_is_a_leftover_once() {
     let kept = Arc::new(Mutex::new(Vec::new()));
     let keep = Arc::clone(&kept);
     let (home, home_driver) = Scheduler::builder()
@@ -648,11 +682,39 @@ fn s18_a_task_of_another_scheduler_in_a_batch_runs_and_is_counted_at_home() {
     let task = move || _ = count.fetch_add(1, Ordering::Relaxed);
     home.schedule_once(SECOND, task).expect("open");
     home_driver.advance(SECOND);
+    let leftovers = home_driver.close();
     other.schedule_once(SECOND, || ()).expect("open");
+    driver.advance(SECOND * 2);
+    assert_eq!((leftovers.run_all(), runs.load(Ordering::Relaxed), home.pending()), (1, 1, 0));
+}
+
+/// An executor that says of another one's task that it is refused for good speaks for itself alone.
+#[test]
+fn s30_who_refuses_for_good_is_not_asked_again_whosever_task_it_gives_back() {
+    struct Swapper(Arc<Mutex<Vec<DueTask>>>, Arc<AtomicUsize>);
+    impl Executor for Swapper {
+        fn execute(&self, task: DueTask) -> Result<(), Rejected> {
+            self.1.fetch_add(1, Ordering::Relaxed);
+            let mut kept = self.0.lock().expect("no panic");
+            let of_other = kept.pop().expect("one of the other executor");
+            kept.push(task);
+            Err(Rejected::for_good(of_other))
+        }
+    }
+    let kept = Arc::new(Mutex::new(Vec::new()));
+    let keep = Arc::clone(&kept);
+    let (scheduler, driver) = Scheduler::builder().build_driven().expect("the defaults are good");
+    let honest = scheduler.with_executor(move |task| keep.lock().expect("no panic").push(task));
+    let asked = Arc::new(AtomicUsize::new(0));
+    let swapper = scheduler.with_executor(Swapper(Arc::clone(&kept), Arc::clone(&asked)));
+    honest.schedule_once(SECOND, || ()).expect("open");
     driver.advance(SECOND);
-    driver.advance(SECOND);
-    assert_eq!((runs.load(Ordering::Relaxed), home.pending(), other.pending()), (1, 0, 0));
-    assert_eq!((home.stats().fired(), other.stats().rejected()), (1, 0));
+    swapper.schedule_once(SECOND, || ()).expect("open");
+    driver.advance(SECOND * 2);
+    assert_eq!(kept.lock().expect("no panic").len(), 2, "the honest one is asked again");
+    swapper.schedule_once(SECOND, || ()).expect("open");
+    driver.advance(SECOND * 60);
+    assert_eq!((asked.load(Ordering::Relaxed), scheduler.pending()), (1, 3));
 }
 
 #[test]
@@ -969,13 +1031,24 @@ fn inline_runs_what_it_is_given() {
 /// The tasks that wait for a pool stay bounded, because producers are held back. It takes real threads to outrun a pool.
 #[test]
 fn s19_a_flood_for_a_pool_that_is_slow_is_held_back() {
-    let scheduler = Scheduler::builder().executor(ThreadPool::new(1)).build().expect("a thread");
+    is_held_back(ThreadPool::new(1), Duration::from_micros(20));
+}
+
+/// A turn of the tick thread takes longer here than a producer waits for one that stands still.
+#[test]
+fn s19_a_flood_for_a_tick_thread_that_runs_slow_tasks_is_held_back() {
+    is_held_back(Inline, Duration::from_micros(200));
+}
+
+/// Two threads flood a scheduler for a second with tasks that take so long.
+fn is_held_back(executor: impl Executor, work: Duration) {
+    let scheduler = Scheduler::builder().executor(executor).build().expect("a thread");
     let (is_over, most) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
     thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
                 while !is_over.load(Ordering::Relaxed) {
-                    let work = || thread::sleep(Duration::from_micros(20));
+                    let work = move || thread::sleep(work);
                     scheduler.schedule_once(Duration::ZERO, work).expect("open");
                 }
             });

@@ -382,9 +382,11 @@ fn s09_what_was_cancelled_gives_its_memory_back() {
         subject.step(Duration::ZERO);
         let at_peak = counted.bytes();
         assert!(handles.drain(..).all(|handle| handle.cancel()), "{}", subject.name);
-        (0..3).for_each(|_| subject.step(MILLI));
+        // A scheduler keeps free memory for some seconds, for the next peak.
+        [MILLI, 5 * SECOND, 5 * SECOND].into_iter().for_each(|step| subject.step(step));
         let left = counted.bytes();
-        let most = at_peak / 4 + 300_000;
+        // It also keeps a free block of the wheel for each bucket, and some blocks of its lanes: half a megabyte here.
+        let most = at_peak / 4 + 500_000;
         assert!(left <= most, "{}: {left} bytes are left of {at_peak}", subject.name);
     });
 }

@@ -274,8 +274,8 @@ impl Intake {
         hint.load(Ordering::Relaxed) && hint.swap(false, Ordering::Relaxed)
     }
 
-    /// Returns how far the writers are ahead of the reader. A reader that is late counts as too far behind.
-    pub(crate) fn flow(&self) -> Flow {
+    /// Returns how many blocks the writers are ahead of the reader. A reader that is late counts as too far behind.
+    pub(crate) fn ahead(&self) -> u64 {
         let signals = &self.signals;
         let emptied = signals.emptied.get();
         let mut ahead = signals.filled.load(Ordering::Relaxed).saturating_sub(emptied);
@@ -284,12 +284,20 @@ impl Intake {
         if ahead > BLOCKS_ASLEEP && signals.is_late.load(Ordering::Relaxed) {
             ahead = ahead.max(BLOCKS_AHEAD + 1);
         }
-        Flow { ahead, passed: signals.looks.get() }
+        ahead
+    }
+
+    /// Returns how far the writers are ahead of the reader.
+    pub(crate) fn flow(&self) -> Flow {
+        // A turn that runs many slow tasks itself is progress too, although it takes nothing in meanwhile.
+        let mut passed = self.signals.looks.get();
+        self.each_lane(|lane| passed += lane.counts.fired.get() + lane.counts.dropped.get());
+        Flow { ahead: self.ahead(), passed }
     }
 
     /// Returns true if writers have filled so much that the reader was woken for it, and has not taken it.
     pub(crate) fn is_far_ahead(&self) -> bool {
-        self.flow().ahead > BLOCKS_ASLEEP
+        self.ahead() > BLOCKS_ASLEEP
     }
 
     pub(crate) fn pressure(&self) -> &Backpressure {
