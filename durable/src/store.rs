@@ -16,6 +16,8 @@
 //! - What returned `Ok` survives a crash of the process and of the database.
 //! - STORE-6 A timer's `attempts` counts starts of its handler. `claim` and `extend` leave it as it is. `start` and `finish`
 //!   set it to the number that they are given.
+//! - STORE-8 A floor is a hint. A claim or a look may leave out what stands at or before it, and a store to which that is worth
+//!   nothing need not.
 //! - STORE-7 A timer whose lease has ended without an outcome is suspected: its handler may have killed the process. It is
 //!   claimed by itself, and never together with others.
 
@@ -31,6 +33,10 @@ pub const SCHEMA_VERSION: i32 = 4;
 
 /// A claim takes no more bytes of payloads than this, or a single timer with more.
 pub const MOST_BYTES: usize = 16 << 20;
+
+/// A place in the order in which the timers of a kind are claimed: a `wake`, and the number of a timer. What stands at or
+/// before it need not be seen (STORE-8).
+pub type Floor = (SystemTime, i64);
 
 /// What to do if the kind has a timer with the same key already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -302,6 +308,22 @@ pub trait Connection: Table + Send {
     /// the errors of the database.
     fn look(&mut self, kinds: &[&str], horizon: Duration, limit: u32) -> Result<Look>;
 
+    /// Does what [`look`](Connection::look) does, and may leave out what stands at or before the floor of its kind (STORE-8).
+    /// By default it leaves nothing out.
+    ///
+    /// # Errors
+    ///
+    /// As [`look`](Connection::look).
+    fn look_above(
+        &mut self,
+        kinds: &[(&str, Option<Floor>)],
+        horizon: Duration,
+        limit: u32,
+    ) -> Result<Look> {
+        let kinds: Vec<&str> = kinds.iter().map(|(kind, _)| *kind).collect();
+        self.look(&kinds, horizon, limit)
+    }
+
     /// Takes timers of one kind whose time has come, the earliest first (STORE-1, STORE-2, STORE-6). The first that is
     /// suspected is taken only if no timer is before it, and then alone (STORE-7).
     ///
@@ -438,12 +460,14 @@ pub struct Claim<'a> {
     pub owner: &'a str,
     /// How long the worker has them.
     pub lease: Duration,
+    /// What stands at or before this may be left out (STORE-8).
+    pub floor: Option<Floor>,
 }
 
 impl<'a> Claim<'a> {
     /// Claims one timer of a kind, for the worker of this name and a lease of 30 seconds.
     pub fn new(kind: &'a str, owner: &'a str) -> Claim<'a> {
-        Claim { kind, limit: 1, owner, lease: Duration::from_secs(30) }
+        Claim { kind, limit: 1, owner, lease: Duration::from_secs(30), floor: None }
     }
 
     /// Sets how many it takes at most.
@@ -456,6 +480,12 @@ impl<'a> Claim<'a> {
     #[must_use]
     pub fn lease(self, lease: Duration) -> Claim<'a> {
         Claim { lease, ..self }
+    }
+
+    /// Sets what it may leave out. Not set, it leaves out nothing.
+    #[must_use]
+    pub fn floor(self, floor: Option<Floor>) -> Claim<'a> {
+        Claim { floor, ..self }
     }
 }
 

@@ -8,15 +8,15 @@ use postgres::error::SqlState;
 use postgres::{Row, Statement};
 
 use super::link::{Link, Sql};
-use super::table::{Within, columns, for_interval, timer_in};
+use super::table::{Value, Within, columns, for_interval, timer_in};
 use super::{PATIENCE, failed, only_row, placed};
 use crate::clock::{from_micros, micros};
 use crate::columns::delay_millis;
 use crate::error::{Error, Result};
 use crate::handler::Work;
 use crate::store::{
-    Changed, Claim, Claimed, ClaimedTimer, Connection, Existing, Finish, Look, MOST_BYTES, RunId,
-    SCHEMA_VERSION, Table, Then, Transacted,
+    Changed, Claim, Claimed, ClaimedTimer, Connection, Existing, Finish, Floor, Look, MOST_BYTES,
+    RunId, SCHEMA_VERSION, Table, Then, Transacted,
 };
 use crate::timer::{Filter, KindCounts, NewTimer, Scheduled, State, Timer, When};
 
@@ -147,17 +147,33 @@ impl<L: Link> Connection for Session<L> {
     }
 
     fn look(&mut self, kinds: &[&str], horizon: Duration, limit: u32) -> Result<Look> {
+        let kinds: Vec<_> = kinds.iter().map(|kind| (*kind, None)).collect();
+        self.look_above(&kinds, horizon, limit)
+    }
+
+    fn look_above(
+        &mut self,
+        kinds: &[(&str, Option<Floor>)],
+        horizon: Duration,
+        limit: u32,
+    ) -> Result<Look> {
         // The answer has at least one row, with the time and the version.
         const SQL: &str = "SELECT tickwheel_now(), schema.oldest, found.position, found.wake
             FROM tickwheel_schema schema LEFT JOIN (
-                SELECT k.position, w.wake FROM unnest($1::text[]) WITH ORDINALITY AS k (kind, position)
+                SELECT k.position, w.wake FROM unnest($1::text[], $4::timestamptz[], $5::bigint[])
+                    WITH ORDINALITY AS k (kind, floor_wake, floor_id, position)
                 CROSS JOIN LATERAL (
                     SELECT wake FROM tickwheel_timers t
                     WHERE t.kind = k.kind
+                        AND (wake, id) > (coalesce(k.floor_wake, '-infinity'), coalesce(k.floor_id, 0))
                         AND wake <= (SELECT tickwheel_now() + $2::float8 * interval '1 millisecond')
                     ORDER BY wake LIMIT $3) w) found ON true
             ORDER BY found.position, found.wake";
-        let rows = self.table().query(SQL, &[&kinds, &for_interval(horizon), &i64::from(limit)])?;
+        let names: Vec<&str> = kinds.iter().map(|(kind, _)| *kind).collect();
+        let (wakes, ids): (Vec<_>, Vec<_>) = kinds.iter().map(|(_, floor)| floor.unzip()).unzip();
+        let values: &[&dyn Value] =
+            &[&names, &for_interval(horizon), &i64::from(limit), &wakes, &ids];
+        let rows = self.table().query(SQL, values)?;
         let first = rows.first().ok_or_else(no_row)?;
         check_version(first)?;
         let mut wakes = Vec::with_capacity(rows.len());
@@ -178,6 +194,7 @@ impl<L: Link> Connection for Session<L> {
             due AS (
                 SELECT id, wake, state, octet_length(payload) AS bytes FROM tickwheel_timers
                 WHERE kind = $1 AND wake <= (SELECT now FROM clock) AND (SELECT oldest FROM clock) <= $5
+                    AND (wake, id) > (coalesce($7::timestamptz, '-infinity'), coalesce($8::bigint, 0))
                 ORDER BY wake, id LIMIT $2 FOR UPDATE SKIP LOCKED),
             ranked AS (
                 SELECT due.*, row_number() OVER in_order AS rank, bool_or(state = 'running') OVER in_order AS is_suspected,
@@ -205,6 +222,7 @@ impl<L: Link> Connection for Session<L> {
                 taken.*
             FROM clock CROSS JOIN counted LEFT JOIN taken ON true ORDER BY taken.woke, taken.id"
         );
+        let (floor_wake, floor_id) = claim.floor.unzip();
         let rows = self.table().query(
             SQL,
             &[
@@ -214,6 +232,8 @@ impl<L: Link> Connection for Session<L> {
                 &for_interval(claim.lease),
                 &SCHEMA_VERSION,
                 &i64::try_from(MOST_BYTES).unwrap_or(i64::MAX),
+                &floor_wake,
+                &floor_id,
             ],
         )?;
         let first = rows.first().ok_or_else(no_row)?;

@@ -1,4 +1,14 @@
 //! The dispatcher: the thread of a worker that looks for timers, claims them when they wake, and extends their leases.
+//!
+//! What was claimed leaves entries behind at the front of the database's index, which each claim and each look would walk
+//! over. So the dispatcher remembers for each kind the last timer that it has claimed, the floor, and begins behind it.
+//!
+//! - FLOOR-1 A floor stands for [`FLOOR`], or for ten times as long as the claim took that had none. Then the kind is
+//!   claimed from its beginning. So what comes to stand below a floor, because its lock is gone or its transaction has
+//!   taken long, waits no longer than that.
+//! - FLOOR-2 A floor is always [`LAG`] before the database's time, so that a transaction which commits within that is not below it.
+//! - FLOOR-3 The dispatcher lowers a floor to each earlier time of which it hears, and drops all floors when it does not
+//!   know what it has missed.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -6,12 +16,12 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::outage::Part;
 use super::runner;
-use super::shared::{ALONE, Alone, Cause, Held, Job, MOST_STUCK, Shared, Stage, count};
+use super::shared::{ALONE, Alone, Cause, GRAIN, Held, Job, MOST_STUCK, Shared, Stage, count};
 use crate::clock::from_micros;
 use crate::error::{Error, Result, StopReason};
 use crate::failure::Failure;
 use crate::handler::Tenure;
-use crate::store::{Claim, ClaimedTimer, Connection, RunId};
+use crate::store::{Claim, ClaimedTimer, Connection, Floor, RunId};
 
 /// How often to look without a reason.
 const LOOK: Duration = Duration::from_secs(60);
@@ -28,12 +38,20 @@ const MOST_CLAIMED: u32 = 500;
 /// If another worker has taken what was due, a look follows after this time: that worker may die.
 const AFTER_OTHERS: Duration = Duration::from_secs(1);
 
+/// For how long a kind is not claimed from its beginning, at least (FLOOR-1).
+const FLOOR: Duration = Duration::from_secs(1);
+
+/// How far floors are behind the database's time, at least (FLOOR-2).
+const LAG: Duration = Duration::from_secs(1);
+
 struct Dispatcher<'a> {
     shared: &'a Arc<Shared>,
     connection: Option<Box<dyn Connection>>,
     /// Kinds of which timers may be due (LEASE-6), in the order in which they are served, with the times that woke them.
     to_claim: VecDeque<usize>,
     woken: BTreeMap<usize, Vec<SystemTime>>,
+    /// For each kind, where its claims and looks begin.
+    floors: Vec<Option<Floor>>,
     must_look: bool,
     must_poll: bool,
     must_extend: bool,
@@ -47,6 +65,7 @@ pub(super) fn start(shared: &Arc<Shared>, connection: Box<dyn Connection>) -> Re
             connection: Some(connection),
             to_claim: VecDeque::new(),
             woken: BTreeMap::new(),
+            floors: vec![None; shared.kinds.len()],
             must_look: true,
             must_poll: shared.poll().is_some(),
             must_extend: false,
@@ -108,7 +127,7 @@ impl Dispatcher<'_> {
             }
             Err(error) => {
                 self.connection = None;
-                self.must_look = true;
+                self.look_anew();
                 if let Error::Schema(oldest) = error {
                     self.shared.report(&error);
                     self.shared.stop(StopReason::Schema(oldest));
@@ -129,16 +148,33 @@ impl Dispatcher<'_> {
 
     fn take_in(&mut self, cause: Cause) {
         match cause {
-            Cause::Due(kind, wake) => {
+            Cause::Due(kind, wake) => self.wakes(kind, from_micros(wake)),
+            Cause::Look => self.must_look = true,
+            Cause::News => self.look_anew(),
+            Cause::Floor(kind) => {
+                self.floors[kind] = None;
                 self.is_hungry(kind);
-                self.woken.entry(kind).or_default().push(from_micros(wake));
             }
-            Cause::Look | Cause::News => self.must_look = true,
             Cause::Poll => self.must_poll = true,
             Cause::Extend => self.must_extend = true,
             Cause::Limit(fence) => self.end_of_time(fence),
             Cause::Room | Cause::NotAlone | Cause::Again | Cause::Stop => {}
         }
+    }
+
+    /// A timer of this kind wakes at this time, or up to [`GRAIN`] before.
+    fn wakes(&mut self, kind: usize, wake: SystemTime) {
+        self.is_hungry(kind);
+        self.woken.entry(kind).or_default().push(wake);
+        if let Some(floor) = &mut self.floors[kind] {
+            *floor = (*floor).min((wake - Duration::from_micros(GRAIN.unsigned_abs()), 0));
+        }
+    }
+
+    /// Looks at all there is: what this worker has missed, it does not know (FLOOR-3).
+    fn look_anew(&mut self) {
+        self.floors.fill(None);
+        self.must_look = true;
     }
 
     fn is_hungry(&mut self, kind: usize) {
@@ -210,9 +246,10 @@ impl Dispatcher<'_> {
 
     fn look(&mut self, wakes: u32) -> Result<()> {
         let shared = self.shared;
-        let kinds: Vec<&str> = shared.kinds.iter().map(|kind| kind.name.as_str()).collect();
+        let names = shared.kinds.iter().map(|kind| kind.name.as_str());
+        let kinds: Vec<_> = names.zip(self.floors.iter().copied()).collect();
         let sent = shared.scheduler.now();
-        let look = self.connection()?.look(&kinds, HORIZON, wakes)?;
+        let look = self.connection()?.look_above(&kinds, HORIZON, wakes)?;
         count(&shared.counters.looks, 1);
         self.learn(sent, look.now);
         let mut seen = vec![0; kinds.len()];
@@ -220,8 +257,7 @@ impl Dispatcher<'_> {
         for (kind, wake) in look.wakes {
             seen[kind] += 1;
             if wake <= look.now {
-                self.is_hungry(kind);
-                self.woken.entry(kind).or_default().push(wake);
+                self.wakes(kind, wake);
                 continue;
             }
             shared.expect(kind, wake);
@@ -245,6 +281,7 @@ impl Dispatcher<'_> {
             limit: room,
             owner: &shared.settings.name,
             lease: shared.settings.lease,
+            floor: self.floors[kind],
         };
         let claimed = self.connection()?.claim(&claim)?;
         if self.learn(sent, claimed.now) {
@@ -262,6 +299,13 @@ impl Dispatcher<'_> {
         }
         if !claimed.more && claimed.timers.len() < came {
             shared.wake_after(Cause::Look, AFTER_OTHERS);
+        }
+        if let Some(last) = claimed.timers.last() {
+            if self.floors[kind].is_none() {
+                let taken = shared.scheduler.now().saturating_duration_since(sent);
+                shared.wake_after(Cause::Floor(kind), FLOOR.max(taken * 10));
+            }
+            self.floors[kind] = Some((last.woke, last.timer.id).min((claimed.now - LAG, 0)));
         }
         self.queue(kind, claimed.timers, sent + shared.settings.lease);
         Ok(claimed.more)

@@ -152,6 +152,8 @@ pub(super) enum Cause {
     Look,
     /// There is news, so look now.
     News,
+    /// The floor of this kind has stood for long enough (FLOOR-1). Only the dispatcher sets this.
+    Floor(usize),
     /// It is time to ask whether other processes have changed something.
     Poll,
     /// Leases must be extended.
@@ -310,7 +312,7 @@ const BUSY_POLL: Duration = Duration::from_millis(10);
 pub(super) const LOOKING: Duration = Duration::from_secs(4);
 
 /// Timers that wake within so many microseconds wake the dispatcher once.
-const GRAIN: i64 = 250;
+pub(super) const GRAIN: i64 = 250;
 
 /// No more than so many handler threads of a kind are replaced because they are stuck.
 pub(super) const MOST_STUCK: usize = 16;

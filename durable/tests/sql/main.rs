@@ -5,6 +5,7 @@
 mod common;
 #[path = "../common/databases.rs"]
 mod databases;
+mod drain;
 mod functions;
 mod notices;
 mod roles;
@@ -39,6 +40,7 @@ const CHECKS: &[Check] = &[
         "workers_of_both_versions_live_through_an_upgrade",
         upgrade::workers_of_both_versions_live_through_an_upgrade,
     ),
+    ("a_drain_keeps_its_pace", drain::a_drain_keeps_its_pace),
     ("two_phases_work_without_notices", notices::two_phases_work_without_notices),
     ("the_way_may_change_at_any_time", notices::the_way_may_change_at_any_time),
     ("many_commits_are_told_once", notices::many_commits_are_told_once),
