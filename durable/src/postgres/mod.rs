@@ -59,7 +59,9 @@ macro_rules! migrations {
     };
 }
 
-migrations! { "0001_timers.sql", "0002_moves.sql", "0003_functions.sql", "0004_notices.sql" }
+migrations! {
+    "0001_timers.sql", "0002_moves.sql", "0003_functions.sql", "0004_notices.sql", "0005_dead.sql"
+}
 
 /// Any number, but the same for all processes that create the tables: one at a time does.
 const MAKING_TABLES: i64 = 0x7469_636b_7768;

@@ -348,15 +348,33 @@ impl<C: Sql> Table for Within<'_, C> {
 
     fn list(&mut self, filter: &Filter) -> Result<Vec<Timer>> {
         // A parameter that is NULL leaves its condition out. The statement is planned with the values, so it uses the index.
-        const SQL: &str = concat!(
-            "SELECT ",
-            columns!(""),
-            " FROM tickwheel_timers
-             WHERE ($1::text IS NULL OR kind = $1) AND ($2::text IS NULL OR state = $2)
-                AND ($3::timestamptz IS NULL OR wake <= $3)
-                AND ($6::bigint IS NULL OR (kind, wake, id) > ($4, coalesce($5::timestamptz, 'infinity'), $6))
-             ORDER BY kind, wake, id LIMIT $7"
+        macro_rules! list {
+            ($from:literal, $also:literal) => {
+                concat!(
+                    "SELECT ",
+                    columns!("t."),
+                    $from,
+                    " WHERE ($1::text IS NULL OR t.kind = $1) AND ($2::text IS NULL OR t.state = $2)
+                        AND ($3::timestamptz IS NULL OR t.wake <= $3)
+                        AND ($6::bigint IS NULL
+                            OR (t.kind, t.wake, t.id) > ($4, coalesce($5::timestamptz, 'infinity'), $6)) ",
+                    $also,
+                    " ORDER BY t.kind, t.wake, t.id LIMIT $7"
+                )
+            };
+        }
+        const ALL: &str = list!(" FROM tickwheel_timers t", "");
+        // They wake never, so they are at the end of each kind.
+        const DEAD: &str = list!(
+            " FROM (WITH RECURSIVE kinds (kind) AS (
+                SELECT min(kind) FROM tickwheel_timers
+                UNION ALL
+                SELECT (SELECT min(t.kind) FROM tickwheel_timers t WHERE t.kind > kinds.kind) FROM kinds
+                WHERE kinds.kind IS NOT NULL)
+            SELECT kind FROM kinds) kinds JOIN tickwheel_timers t USING (kind)",
+            "AND t.wake = 'infinity'"
         );
+        let sql = if filter.state == Some(State::Dead) { DEAD } else { ALL };
         let last = filter.after.as_ref();
         let values: &[&dyn Value] = &[
             &filter.kind,
@@ -370,7 +388,7 @@ impl<C: Sql> Table for Within<'_, C> {
         let schema = self.schema.clone();
         let mut unnamed =
             Within { client: &mut *self.client, prepared: None, is_alone: self.is_alone, schema };
-        unnamed.query(SQL, values)?.iter().map(timer_in).collect()
+        unnamed.query(sql, values)?.iter().map(timer_in).collect()
     }
 
     fn requeue(&mut self, kind: &str, key: Option<&str>, when: When) -> Result<u64> {

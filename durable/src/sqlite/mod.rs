@@ -48,7 +48,9 @@ macro_rules! migrations {
     };
 }
 
-migrations! { "0001_timers.sql", "0002_moves.sql", "0003_checks.sql", "0004_notices.sql" }
+migrations! {
+    "0001_timers.sql", "0002_moves.sql", "0003_checks.sql", "0004_notices.sql", "0005_dead.sql"
+}
 
 /// How long to wait for the transactions of other threads and processes, which take milliseconds.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -1,16 +1,25 @@
-//! How many timers a worker runs while it works off what is overdue: the pace does not fall, also beside a long transaction.
+//! Many timers: a worker does not walk over what it has done, misses nothing for that, and no statement reads the whole table.
 
 use std::env;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use tickwheel::Scheduler;
+use tickwheel_durable::{
+    Claim, Connection, Existing, Filter, Finish, NewTimer, State, Store, Then, Timers, When,
+    Worker, postgres::Postgres,
+};
 
-use super::common::until;
+use super::common::{PATIENCE, until};
 use super::databases::{Database, client, say};
 
-/// Puts in so many timers of the kind `mail`, the first of which was due so long ago, and the others a millisecond later each.
-pub(crate) fn put(database: &Database<'_>, name: &str, count: u32, ago: &str) {
+const HOUR: Duration = Duration::from_secs(3600);
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// Puts in timers of the kind `mail`, of which one is due each millisecond from so long ago on.
+fn put(database: &Database<'_>, name: &str, count: u32, ago: &str) {
     database.execute(&format!(
         "INSERT INTO tickwheel_timers (kind, key, due)
         SELECT 'mail', '{name} ' || n, now() - interval '{ago}' + n * interval '1 millisecond'
@@ -18,10 +27,13 @@ pub(crate) fn put(database: &Database<'_>, name: &str, count: u32, ago: &str) {
     ));
 }
 
-/// The size is small, so that the test is quick: `TICKWHEEL_DRAIN=1000000` shows more.
-pub(crate) fn a_drain_keeps_its_pace(database: &Database<'_>) {
-    let count = env::var("TICKWHEEL_DRAIN").ok().and_then(|count| count.parse().ok());
-    let count: u32 = count.unwrap_or(30_000);
+// ----- what is overdue -----------------------------------------------------------------------
+
+/// The worst case: a transaction that is open all the time, so that the server can remove nothing. The size is small, so that
+/// the test is quick; `TICKWHEEL_DRAIN=1000000` shows more.
+pub(crate) fn a_drain_does_not_walk_over_what_is_done(database: &Database<'_>) {
+    let count: u32 =
+        env::var("TICKWHEEL_DRAIN").map_or(30_000, |count| count.parse().expect("a number"));
     for is_watched in [false, true] {
         let timers = database.open();
         put(database, "overdue", count, "1 day");
@@ -32,27 +44,330 @@ pub(crate) fn a_drain_keeps_its_pace(database: &Database<'_>) {
                 "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM tickwheel_timers";
             report.batch_execute(begin).expect("it reads");
         }
-        let worker = timers.worker().handle("mail", |_| Ok(()));
+        let entries = "SELECT idx_tup_read::bigint FROM pg_stat_user_indexes
+            WHERE indexrelid = 'tickwheel_timers_wake'::regclass";
+        let before = database.number(entries);
         let begin = Instant::now();
+        let worker = timers.worker().handle("mail", |_| Ok(()));
         let worker = worker.start(&Scheduler::new()).expect("it starts");
-        let mut paces = Vec::new();
-        let mut done = 0;
-        let mut at = begin;
+        let (mut done, mut at, mut paces) = (0, begin, Vec::new());
         while done < u64::from(count) {
-            thread::sleep(Duration::from_millis(500)); // the pace is the subject, and it takes real time
+            thread::sleep(Duration::from_millis(250)); // the pace is shown, which takes real time
             let (now, is_done) = (Instant::now(), worker.stats().done);
-            let pace = (is_done - done) as f64 / (now - at).as_secs_f64();
+            paces.push(((is_done - done) as f64 / (now - at).as_secs_f64()).round());
             (at, done) = (now, is_done);
-            paces.push(pace.round());
         }
+        let seconds = i64::try_from(begin.elapsed().as_secs()).expect("few");
+        assert!(worker.stop(PATIENCE));
+        drop((worker, timers));
+        until_sessions_have_ended(database, 1);
+        let read = database.number(entries) - before;
         say(&format!(
-            "sql, a drain of {count}, beside a long transaction {is_watched}: {:?}, a second: {paces:?}",
-            begin.elapsed()
+            "sql, {count} overdue, beside a long transaction {is_watched}: {read} entries read, {paces:?} a second"
         ));
-        worker.stop(super::common::PATIENCE);
-        until("all are gone", || {
-            database.number("SELECT count(*) FROM tickwheel_timers WHERE due < now()") == 0
+        // Each entry once, and all of them once more in each second.
+        let most = i64::from(count) * (4 + seconds);
+        assert!(read > i64::from(count) && read < most, "{read} entries, at most {most}");
+        drop(report);
+        database.execute("DELETE FROM tickwheel_timers; ANALYZE tickwheel_timers");
+    }
+}
+
+/// A session that has ended has said what it has read. All but so many others are to end.
+fn until_sessions_have_ended(database: &Database<'_>, others: i64) {
+    until("the sessions have ended", || {
+        let sessions = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'
+            AND datname = current_database() AND pid <> pg_backend_pid()";
+        database.number(sessions) <= others
+    });
+}
+
+// ----- what comes below the floor ------------------------------------------------------------
+
+/// A worker that always has something to claim, so that it has a floor, and how late others than these ran, by its clock.
+struct Busy {
+    worker: Worker,
+    late: mpsc::Receiver<(String, Instant)>,
+}
+
+fn busy(timers: &Timers) -> Busy {
+    let (tell, late) = mpsc::channel();
+    let worker = timers.worker().poll_every(Duration::from_millis(5)).handle("mail", move |run| {
+        if !run.key().starts_with("stream") {
+            tell.send((run.key().to_owned(), Instant::now()))?;
+        }
+        Ok(())
+    });
+    Busy { worker: worker.start(&Scheduler::new()).expect("it starts"), late }
+}
+
+impl Busy {
+    fn ran(&self, key: &str) -> Instant {
+        let (ran, at) = self.late.recv_timeout(PATIENCE).expect("nothing is lost");
+        assert_eq!(ran, key);
+        at
+    }
+}
+
+/// Calls the function while a timer comes due each few milliseconds.
+fn in_a_stream(database: &Database<'_>, body: impl FnOnce()) {
+    struct End<'a>(&'a AtomicBool);
+    impl Drop for End<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed); // it orders nothing
+        }
+    }
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut stream = client(&database.url());
+            for n in 0.. {
+                if is_over.load(Ordering::Relaxed) {
+                    break;
+                }
+                let sql = "INSERT INTO tickwheel_timers (kind, key, due) VALUES ('mail', 'stream ' || $1::text, clock_timestamp())";
+                stream.execute(sql, &[&format!("{n}")]).expect("it is put in");
+                thread::sleep(Duration::from_millis(3));
+            }
         });
-        database.execute("DELETE FROM tickwheel_timers");
+        let _end = End(&is_over);
+        thread::sleep(Duration::from_millis(200)); // so that there is a floor, as time passes
+        body();
+    });
+}
+
+/// The middle one of some tries. Of those that wait for a floor to end, it is half a second.
+fn middle(tries: impl Iterator<Item = Duration>) -> Duration {
+    let mut all: Vec<_> = tries.collect();
+    all.sort();
+    println!("  {all:?}");
+    all[all.len() / 2]
+}
+
+/// Nobody tells of them. What was due long ago waits for the end of the floor, and what commits within a second does not.
+pub(crate) fn what_commits_late_is_not_missed(database: &Database<'_>) {
+    let timers = database.open();
+    database.execute("SELECT tickwheel_set_notices('never')");
+    let busy = busy(&timers);
+    in_a_stream(database, || {
+        let commit_late = |key: &str, due: &str, taking: u64| {
+            let commit = database.begin(&format!(
+                "BEGIN; INSERT INTO tickwheel_timers (kind, key, due) VALUES ('mail', '{key}', {due})"
+            ));
+            thread::sleep(Duration::from_millis(taking)); // the floor rises, as time passes
+            commit();
+            let committed = Instant::now();
+            busy.ran(key).saturating_duration_since(committed)
+        };
+        for n in 0..3 {
+            let late = commit_late(&format!("old {n}"), "now() - interval '1 day'", 50);
+            assert!(late < Duration::from_secs(5), "{late:?} late");
+        }
+        let tries = (0..7).map(|n| commit_late(&format!("new {n}"), "clock_timestamp()", 370));
+        assert!(middle(tries) < Duration::from_millis(200), "it waits for the end of a floor");
+    });
+    assert!(busy.worker.stop(PATIENCE));
+}
+
+/// Another process moves a timer to a time that the floor has passed. It is told of that.
+pub(crate) fn what_is_moved_below_the_floor_comes_at_once(database: &Database<'_>) {
+    let (timers, other) = (database.open(), database.open());
+    let busy = busy(&timers);
+    in_a_stream(database, || {
+        let tries = (0..7).map(|n| {
+            let key = format!("moved {n}");
+            other.schedule(&NewTimer::new("mail", key.as_str(), HOUR)).expect("scheduled");
+            thread::sleep(Duration::from_millis(170)); // at another place of the second each time
+            let moved = Instant::now();
+            let long_ago = SystemTime::now() - DAY * (n + 1);
+            assert!(other.reset("mail", &key, long_ago).expect("no error"));
+            busy.ran(&key).saturating_duration_since(moved)
+        });
+        assert!(middle(tries) < Duration::from_millis(200), "it waits for the end of a floor");
+    });
+    assert!(busy.worker.stop(PATIENCE));
+}
+
+/// Two workers pass over a timer that somebody holds, and over one that a worker has that is dead.
+pub(crate) fn what_was_held_below_the_floor_is_not_missed(database: &Database<'_>) {
+    let timers = database.open();
+    let mut dead =
+        Postgres::new(&database.url()).expect("an address").connect().expect("it connects");
+    let due = |key: &str| NewTimer::new("mail", key, SystemTime::now() - HOUR);
+    dead.schedule(&[due("leased")], Existing::Replace).expect("scheduled");
+    let lease = Duration::from_millis(700);
+    let claimed = dead.claim(&Claim::new("mail", "dead").lease(lease)).expect("a claim");
+    assert_eq!(claimed.timers.len(), 1);
+    let ends = Instant::now() + lease;
+    dead.schedule(&[due("held")], Existing::Replace).expect("scheduled");
+    let let_go =
+        database.begin("BEGIN; SELECT * FROM tickwheel_timers WHERE key = 'held' FOR UPDATE");
+    let (one, two) = (busy(&timers), busy(&timers));
+    in_a_stream(database, || {
+        let ran = || {
+            let mut ran = None;
+            until("nothing is lost", || {
+                ran = one.late.try_recv().or_else(|_| two.late.try_recv()).ok();
+                ran.is_some()
+            });
+            ran.expect("it ran")
+        };
+        let (key, at) = ran();
+        assert_eq!(key, "leased");
+        assert!(at + Duration::from_millis(50) > ends, "before the end of the lease");
+        assert!(at.saturating_duration_since(ends) < Duration::from_secs(5));
+        thread::sleep(Duration::from_millis(300)); // the floors rise, as time passes
+        let_go();
+        let free = Instant::now();
+        let (key, at) = ran();
+        assert_eq!(key, "held");
+        assert!(at.saturating_duration_since(free) < Duration::from_secs(5));
+    });
+    assert!(one.worker.stop(PATIENCE) && two.worker.stop(PATIENCE));
+    assert_eq!(one.worker.stats().taken_over + two.worker.stats().taken_over, 1);
+}
+
+/// Many timers are due at the same microsecond, so the floor counts them by their numbers.
+pub(crate) fn a_floor_leaves_out_what_is_below_it_alone(database: &Database<'_>) {
+    let store = Postgres::new(&database.url()).expect("an address");
+    store.migrate().expect("tables");
+    let mut connection = store.connect().expect("it connects");
+    let due = SystemTime::now() - HOUR;
+    let new: Vec<_> = (0..20).map(|n| NewTimer::new("mail", format!("{n:02}"), due)).collect();
+    connection.schedule(&new, Existing::Replace).expect("scheduled");
+    let (mut floor, mut keys) = (None, Vec::new());
+    for _ in 0..5 {
+        let look = connection.look_above(&[("mail", floor)], HOUR, 100).expect("a look");
+        assert!(look.wakes.len() >= 20 - keys.len());
+        let claim = Claim::new("mail", "me").limit(4).lease(HOUR * 2).floor(floor);
+        let claimed = connection.claim(&claim).expect("a claim");
+        floor = claimed.timers.last().map(|last| (last.woke, last.timer.id));
+        keys.extend(claimed.timers.into_iter().map(|claimed| claimed.timer.key));
+    }
+    assert_eq!(keys, new.iter().map(|new| new.key.clone()).collect::<Vec<_>>());
+    // What is below is left out, and there without a floor.
+    connection
+        .schedule(&[NewTimer::new("mail", "low", due - HOUR)], Existing::Replace)
+        .expect("scheduled");
+    let claim = Claim::new("mail", "me").floor(floor);
+    assert!(connection.claim(&claim).expect("a claim").timers.is_empty());
+    assert!(connection.look_above(&[("mail", floor)], HOUR, 9).expect("a look").wakes.is_empty());
+    assert_eq!(connection.claim(&claim.floor(None)).expect("a claim").timers.len(), 1);
+}
+
+// ----- what the statements read --------------------------------------------------------------
+
+type Statement<'a> = (&'a str, i64, Box<dyn FnMut(&mut dyn Connection) + 'a>);
+
+/// Each statement, on a connection that has known the table when it was empty, reads a few pages of a table that has grown.
+pub(crate) fn no_statement_reads_the_whole_table(database: &Database<'_>) {
+    const TIMES: i64 = 8;
+    drop(database.open());
+    let store = {
+        let url = database.url();
+        Postgres::with_connector(move || ::postgres::Client::connect(&url, ::postgres::NoTls))
+    };
+    let claim = |of: &mut dyn Connection, limit: u32| {
+        let claim = Claim::new("mail", "me").limit(limit).lease(HOUR * 9);
+        let claimed = of.claim(&claim).expect("a claim").timers;
+        claimed.into_iter().map(|claimed| claimed.timer.run()).collect::<Vec<_>>()
+    };
+    let finish = |of: &mut dyn Connection, then: Then| {
+        let runs = claim(of, 10);
+        let finishes: Vec<_> = runs.iter().map(|run| Finish::new(*run, 1, then.clone())).collect();
+        assert_eq!(of.finish(&finishes).expect("no error").changed.len(), runs.len());
+    };
+    let later = || Then::Next(SystemTime::now() + HOUR * 24 * 365);
+    let mut n = 0;
+    let mut key = || {
+        n += 1;
+        format!("new {n}")
+    };
+    let mut statements: Vec<Statement<'_>> = vec![
+        ("claim and done", 500, Box::new(move |of| finish(of, Then::Done))),
+        (
+            "claim and retry",
+            700,
+            Box::new(move |of| finish(of, Then::Retry(HOUR * 99, "x".into()))),
+        ),
+        ("claim and next", 700, Box::new(move |of| finish(of, later()))),
+        ("claim and dead", 700, Box::new(move |of| finish(of, Then::Dead("x".into())))),
+        (
+            "claim, start and extend",
+            200,
+            Box::new(move |of| {
+                let runs = claim(of, 1);
+                runs.iter().for_each(|run| assert!(of.start(*run, 1).expect("no error")));
+                of.extend(&runs, HOUR * 9).expect("no error");
+            }),
+        ),
+        (
+            "look",
+            100,
+            Box::new(|of| {
+                let look = of.look(&["mail", "none"], HOUR, 100).expect("a look");
+                assert!(!look.wakes.is_empty());
+            }),
+        ),
+        (
+            "schedule, reset, get and cancel",
+            200,
+            Box::new(move |of| {
+                let key = key();
+                let new = NewTimer::new("mail", key.as_str(), HOUR);
+                of.schedule(std::slice::from_ref(&new), Existing::Replace).expect("scheduled");
+                of.schedule(&[new.clone(), new], Existing::Replace).expect("scheduled");
+                assert!(of.reset("mail", &key, When::After(HOUR * 2)).expect("no error").is_some());
+                assert!(of.get("mail", &key).expect("no error").is_some());
+                assert!(of.cancel("mail", &key).expect("no error").is_some());
+            }),
+        ),
+        (
+            "list of the next, of what is due, and a page",
+            200,
+            Box::new(|of| {
+                let filter = Filter::new().kind("mail").limit(20);
+                let page = of.list(&filter).expect("a list");
+                of.list(&filter.clone().until(SystemTime::now())).expect("a list");
+                assert_eq!(of.list(&filter.after(&page[19])).expect("a list").len(), 20);
+            }),
+        ),
+        (
+            "list of the dead, and to requeue them",
+            2500,
+            Box::new(|of| {
+                let dead = Filter::new().state(State::Dead).limit(50);
+                of.list(&dead.clone().kind("mail")).expect("a list");
+                of.list(&dead).expect("a list");
+                of.requeue("mail", Some("of another"), When::After(HOUR)).expect("no error");
+                of.requeue("mail", None, When::After(HOUR * 9)).expect("no error");
+            }),
+        ),
+    ];
+    let read = "SELECT (heap_blks_hit + heap_blks_read + idx_blks_hit + idx_blks_read)::bigint
+        FROM pg_statio_user_tables WHERE relid = 'tickwheel_timers'::regclass";
+    let whole = "SELECT seq_scan::bigint FROM pg_stat_user_tables WHERE relid = 'tickwheel_timers'::regclass";
+    let mut connections: Vec<_> =
+        statements.iter().map(|_| store.connect().expect("it connects")).collect();
+    put(database, "small", 300, "1 day");
+    for (connection, (_, _, statement)) in connections.iter_mut().zip(&mut statements) {
+        (0..6).for_each(|_| statement(&mut **connection));
+    }
+    // The statistics are the server's business, and stay as they were for a small table.
+    database.execute("ALTER TABLE tickwheel_timers SET (autovacuum_enabled = off)");
+    put(database, "overdue", 50_000, "2 days");
+    put(database, "pending", 50_000, "-1 day");
+    drop(connections);
+    until_sessions_have_ended(database, 0);
+    for (name, most, statement) in &mut statements {
+        let mut connection = store.connect().expect("it connects");
+        let before = (database.number(read), database.number(whole));
+        (0..TIMES).for_each(|_| statement(&mut *connection));
+        drop(connection);
+        until_sessions_have_ended(database, 0);
+        let pages = (database.number(read) - before.0) / TIMES;
+        println!("  {name}: {pages} pages");
+        assert_eq!(database.number(whole), before.1, "{name}: the whole table is read");
+        assert!(pages > 0 && pages <= *most, "{name}: {pages} pages");
     }
 }
