@@ -59,6 +59,31 @@
 //! Sequential reads were off in the functions, against plans from when the table was small. Then a look that could not use
 //! an index, because a caller's text had another collation, had a price at which the server compiles the plan: 150 ms.
 //!
+//! A run leaves entries in the index that point at nothing, and until the server removes them, a claim from the front of
+//! the index walks over all of them. It can remove none while any transaction is open that is older, be it a report or a dump. So
+//! a backlog was worked off at 35,000 a second in the first second and at 6,000 after 250,000 runs. Now a worker remembers for
+//! each kind the last timer that it has claimed, its floor, and begins behind that.
+//!
+//! What comes to stand below a floor would be missed, so four rules bound for how long. A floor stays a second behind the
+//! database's clock, which is for transactions that are under way. A worker that hears of an earlier timer lowers its floor to
+//! that, which is for timers that are scheduled for the past, or moved there. After a second, or ten times as long as the last
+//! claim without a floor took, the next claim has none. So a timer that somebody else had locked as the floor passed, or that was
+//! committed late without a notice, waits so long at most while there are others to claim. And a worker that does not know
+//! what it has missed, after an error or because another worker stops, forgets its floors. A lease ends later than the claim
+//! that gave it, so its end is above the floor of that time, and no claim passes over it unless the row is locked.
+//!
+//! The ten times bound the cost: with a million entries to walk over, a claim without a floor takes a quarter of a second, and
+//! one each second would be a quarter of the throughput. Two other ways were left alone. A second index, of timers that wait,
+//! makes claims shorter and each write longer. Updates in place would leave no entries, but `wake` is what the index is about.
+//!
+//! | 1,000,000 overdue beside as many that are pending, thousand runs a second | first second | slowest whole second | last |
+//! | --- | --- | --- | --- |
+//! | beside a transaction that is open all the time | 50 | 46 | 57 |
+//! | 300,000 of the first version, beside such a transaction | 34 | 3 | 6 |
+//!
+//! Dead timers wake never, so they are the last ones of their kind in the index, and are listed and requeued from there. `counts`
+//! reads the whole table: whatever would spare it that is one more index to write for each run.
+//!
 //! PostgreSQL keeps the plan of a prepared statement. A plan that was made for a small table reads all of it, and goes on
 //! doing so when the table has grown, until the server next counts the rows, which may take a minute. So with 20,000 rows
 //! a finish took 8.6 ms in place of 0.03. A statement that takes long for the rows that it returns is now prepared anew. A

@@ -13,6 +13,12 @@
 //! 77,000 timers a second and PostgreSQL 45,000 (`benches/queues`). The workers' scheduler was made with
 //! [`Precision::Exact`](tickwheel::Precision::Exact). The global one, with ticks of a millisecond, adds up to one.
 //!
+//! A claim begins behind what the worker has claimed before, so a backlog is worked off at the same pace from its begin to its
+//! end, also while a report or a dump keeps the server from removing what is done. For that, a timer that comes to stand
+//! before others which have run may wait for a second: one that another transaction had locked in the meantime, and, if commits
+//! tell nothing, one whose transaction took longer than a second. The second is more where there is more to look through: ten times
+//! as long as such a look takes.
+//!
 //! All due times are by the database's clock. A worker reads no wall clock of its own, so it sends nothing early on a
 //! machine whose clock is wrong. (The clock of a SQLite file is that of its machine.)
 //!
@@ -242,12 +248,12 @@
 //!
 //! ## When one PostgreSQL is not enough
 //!
-//! All workers of a kind claim from the front of one index, and each run costs some row versions that vacuum must
-//! clear. Two cores, for the server and the workers, did 42,000 to 52,000 runs a second with one, two and four workers
-//! (`benches/queues`). Before that is too little: batch what is scheduled ([`Timers::schedule_all`]), give a kind that
-//! floods a database of its own, or several databases by a hash of the key, each with its `Timers`. Partitioning the table
-//! by kind keeps each index small, but the unique constraint must contain the partition key, as it does. Beyond that take a
-//! broker's delayed delivery: RabbitMQ with a dead-letter queue, Pulsar's `deliverAfter`, SQS up to fifteen minutes. They
+//! All workers of a kind claim from one index, and each run costs some row versions that vacuum must clear. Two cores, for
+//! the server and the workers, did 42,000 to 52,000 runs a second with one, two and four workers (`benches/queues`). Before
+//! that is too little: batch what is scheduled ([`Timers::schedule_all`]), give a kind that floods a database of its own, or
+//! several databases by a hash of the key, each with its `Timers`. Partitioning the table by kind keeps each index small, but
+//! the unique constraint must contain the partition key, as it does. Beyond that take a broker's delayed delivery: RabbitMQ
+//! with a dead-letter queue, Pulsar's `deliverAfter`, SQS up to fifteen minutes. They
 //! give up the cancel by key, the reset, and the common transaction.
 //!
 //! ## Another store

@@ -16,10 +16,10 @@
 //! - What returned `Ok` survives a crash of the process and of the database.
 //! - STORE-6 A timer's `attempts` counts starts of its handler. `claim` and `extend` leave it as it is. `start` and `finish`
 //!   set it to the number that they are given.
-//! - STORE-8 A floor is a hint. A claim or a look may leave out what stands at or before it, and a store to which that is worth
-//!   nothing need not.
 //! - STORE-7 A timer whose lease has ended without an outcome is suspected: its handler may have killed the process. It is
 //!   claimed by itself, and never together with others.
+//! - STORE-8 A floor is a hint. A claim or a look may leave out what stands at or before it, and a store to which that is worth
+//!   nothing need not.
 
 use std::any::{Any, TypeId};
 use std::time::{Duration, SystemTime};

@@ -60,7 +60,7 @@ pub(crate) fn a_drain_does_not_walk_over_what_is_done(database: &Database<'_>) {
         let seconds = i64::try_from(begin.elapsed().as_secs()).expect("few");
         assert!(worker.stop(PATIENCE));
         drop((worker, timers));
-        until_sessions_have_ended(database, 1);
+        until_sessions_have_ended(database);
         let read = database.number(entries) - before;
         say(&format!(
             "sql, {count} overdue, beside a long transaction {is_watched}: {read} entries read, {paces:?} a second"
@@ -73,12 +73,12 @@ pub(crate) fn a_drain_does_not_walk_over_what_is_done(database: &Database<'_>) {
     }
 }
 
-/// A session that has ended has said what it has read. All but so many others are to end.
-fn until_sessions_have_ended(database: &Database<'_>, others: i64) {
+/// A session of ours that has ended has said what it has read.
+fn until_sessions_have_ended(database: &Database<'_>) {
     until("the sessions have ended", || {
-        let sessions = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'
-            AND datname = current_database() AND pid <> pg_backend_pid()";
-        database.number(sessions) <= others
+        let sessions = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'tickwheel'
+            AND datname = current_database()";
+        database.number(sessions) == 0
     });
 }
 
@@ -263,10 +263,9 @@ type Statement<'a> = (&'a str, i64, Box<dyn FnMut(&mut dyn Connection) + 'a>);
 pub(crate) fn no_statement_reads_the_whole_table(database: &Database<'_>) {
     const TIMES: i64 = 8;
     drop(database.open());
-    let store = {
-        let url = database.url();
-        Postgres::with_connector(move || ::postgres::Client::connect(&url, ::postgres::NoTls))
-    };
+    let mut config: ::postgres::Config = database.url().parse().expect("an address");
+    config.application_name("tickwheel");
+    let store = Postgres::with_connector(move || config.connect(::postgres::NoTls));
     let claim = |of: &mut dyn Connection, limit: u32| {
         let claim = Claim::new("mail", "me").limit(limit).lease(HOUR * 9);
         let claimed = of.claim(&claim).expect("a claim").timers;
@@ -358,13 +357,13 @@ pub(crate) fn no_statement_reads_the_whole_table(database: &Database<'_>) {
     put(database, "overdue", 50_000, "2 days");
     put(database, "pending", 50_000, "-1 day");
     drop(connections);
-    until_sessions_have_ended(database, 0);
+    until_sessions_have_ended(database);
     for (name, most, statement) in &mut statements {
         let mut connection = store.connect().expect("it connects");
         let before = (database.number(read), database.number(whole));
         (0..TIMES).for_each(|_| statement(&mut *connection));
         drop(connection);
-        until_sessions_have_ended(database, 0);
+        until_sessions_have_ended(database);
         let pages = (database.number(read) - before.0) / TIMES;
         println!("  {name}: {pages} pages");
         assert_eq!(database.number(whole), before.1, "{name}: the whole table is read");
