@@ -54,7 +54,8 @@ pub(crate) fn a_drain_does_not_walk_over_what_is_done(database: &Database<'_>) {
         while done < u64::from(count) {
             thread::sleep(Duration::from_millis(250)); // the pace is shown, which takes real time
             let (now, is_done) = (Instant::now(), worker.stats().done);
-            paces.push(((is_done - done) as f64 / (now - at).as_secs_f64()).round());
+            let millis = u64::try_from((now - at).as_millis()).expect("few");
+            paces.push((is_done - done) * 1000 / millis.max(1));
             (at, done) = (now, is_done);
         }
         let seconds = i64::try_from(begin.elapsed().as_secs()).expect("few");
@@ -257,32 +258,27 @@ pub(crate) fn a_floor_leaves_out_what_is_below_it_alone(database: &Database<'_>)
 
 // ----- what the statements read --------------------------------------------------------------
 
-type Statement<'a> = (&'a str, i64, Box<dyn FnMut(&mut dyn Connection) + 'a>);
+type Statement = (&'static str, i64, Box<dyn FnMut(&mut dyn Connection)>);
 
-/// Each statement, on a connection that has known the table when it was empty, reads a few pages of a table that has grown.
-pub(crate) fn no_statement_reads_the_whole_table(database: &Database<'_>) {
-    const TIMES: i64 = 8;
-    drop(database.open());
-    let mut config: ::postgres::Config = database.url().parse().expect("an address");
-    config.application_name("tickwheel");
-    let store = Postgres::with_connector(move || config.connect(::postgres::NoTls));
+/// What workers and calls do, how many pages each may read, and the doing of it.
+fn statements() -> Vec<Statement> {
     let claim = |of: &mut dyn Connection, limit: u32| {
         let claim = Claim::new("mail", "me").limit(limit).lease(HOUR * 9);
         let claimed = of.claim(&claim).expect("a claim").timers;
         claimed.into_iter().map(|claimed| claimed.timer.run()).collect::<Vec<_>>()
     };
-    let finish = |of: &mut dyn Connection, then: Then| {
+    let finish = move |of: &mut dyn Connection, then: Then| {
         let runs = claim(of, 10);
         let finishes: Vec<_> = runs.iter().map(|run| Finish::new(*run, 1, then.clone())).collect();
         assert_eq!(of.finish(&finishes).expect("no error").changed.len(), runs.len());
     };
     let later = || Then::Next(SystemTime::now() + HOUR * 24 * 365);
     let mut n = 0;
-    let mut key = || {
+    let mut key = move || {
         n += 1;
         format!("new {n}")
     };
-    let mut statements: Vec<Statement<'_>> = vec![
+    vec![
         ("claim and done", 500, Box::new(move |of| finish(of, Then::Done))),
         (
             "claim and retry",
@@ -342,7 +338,17 @@ pub(crate) fn no_statement_reads_the_whole_table(database: &Database<'_>) {
                 of.requeue("mail", None, When::After(HOUR * 9)).expect("no error");
             }),
         ),
-    ];
+    ]
+}
+
+/// Each statement, on a connection that has known the table when it was empty, reads a few pages of a table that has grown.
+pub(crate) fn no_statement_reads_the_whole_table(database: &Database<'_>) {
+    const TIMES: i64 = 8;
+    drop(database.open());
+    let mut config: ::postgres::Config = database.url().parse().expect("an address");
+    config.application_name("tickwheel");
+    let store = Postgres::with_connector(move || config.connect(::postgres::NoTls));
+    let mut statements = statements();
     let read = "SELECT (heap_blks_hit + heap_blks_read + idx_blks_hit + idx_blks_read)::bigint
         FROM pg_statio_user_tables WHERE relid = 'tickwheel_timers'::regclass";
     let whole = "SELECT seq_scan::bigint FROM pg_stat_user_tables WHERE relid = 'tickwheel_timers'::regclass";
