@@ -81,6 +81,10 @@
 //! | beside a transaction that is open all the time | 50 | 46 | 57 |
 //! | 300,000 of the first version, beside such a transaction | 34 | 3 | 6 |
 //!
+//! After 100,000 runs beside such a transaction, a claim of 250 timers read 2,289 pages from the beginning and 259 from its
+//! floor, and a look at the first timer 2,034 and 4. What is left is a claim that does not fill up: it also looks for the next timer
+//! that waits, and for that walks over the leases of the last half minute, which are ahead of the clock and of any floor.
+//!
 //! Dead timers wake never, so they are the last ones of their kind in the index, and are listed and requeued from there. `counts`
 //! reads the whole table: whatever would spare it that is one more index to write for each run.
 //!
