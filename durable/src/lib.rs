@@ -200,10 +200,10 @@
 //! ```sql
 //! -- The roles
 //! GRANT USAGE ON SCHEMA timers TO works, schedules;
-//! GRANT SELECT, INSERT, UPDATE, DELETE ON tickwheel_timers TO works, schedules;
-//! GRANT SELECT ON tickwheel_schema, tickwheel_awake TO works, schedules;
-//! GRANT INSERT, UPDATE ON tickwheel_awake TO works;
-//! GRANT USAGE ON SEQUENCE tickwheel_fence TO works;
+//! GRANT SELECT, INSERT, UPDATE, DELETE ON timers.tickwheel_timers TO works, schedules;
+//! GRANT SELECT ON timers.tickwheel_schema, timers.tickwheel_awake TO works, schedules;
+//! GRANT INSERT, UPDATE ON timers.tickwheel_awake TO works;
+//! GRANT USAGE ON SEQUENCE timers.tickwheel_fence TO works;
 //! ```
 //!
 //! ## Coming from
