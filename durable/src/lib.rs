@@ -182,7 +182,9 @@
 //!
 //! [`Timers::open`] makes the tables, or brings those of an earlier version of this crate up to date. For a tool of your own, the
 //! folder `migrations` of the package has them as numbered files of SQL, for PostgreSQL and for SQLite, which are run once each
-//! in their order: `psql -1 -v ON_ERROR_STOP=1 -f 0001_timers.sql`, or `sqlite3 -bail timers.db < 0001_timers.sql`.
+//! in their order, each in one transaction: `psql -1 -v ON_ERROR_STOP=1 -f 0001_timers.sql`, or
+//! `sqlite3 -bail timers.db 'BEGIN IMMEDIATE' '.read 0001_timers.sql' COMMIT`. A file that is run a second time, or before its
+//! turn, fails.
 //! `postgres::MIGRATIONS` and `sqlite::MIGRATIONS` are their texts. [`Timers::open_unmigrated`] changes nothing, and says what is
 //! missing ([`Error::Unmigrated`]).
 //!

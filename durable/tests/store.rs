@@ -622,8 +622,10 @@ fn the_published_files_make_the_tables(database: &Database<'_>) {
     for (path, sql) in files.iter().zip(&texts) {
         let (program, output) = match database {
             Database::File(file) => {
-                let text = fs::File::open(path).expect("it opens");
-                ("sqlite3", Command::new("sqlite3").arg("-bail").arg(file).stdin(text).output())
+                let read = format!(".read '{}'", path.display());
+                let mut sqlite = Command::new("sqlite3");
+                sqlite.arg("-bail").arg(file).args(["BEGIN IMMEDIATE", &read, "COMMIT"]);
+                ("sqlite3", sqlite.output())
             }
             Database::Schema { .. } => {
                 let mut psql = Command::new("psql");
@@ -643,6 +645,21 @@ fn the_published_files_make_the_tables(database: &Database<'_>) {
     let timers = Timers::open_unmigrated(&database.address()).expect("nothing is missing");
     timers.schedule(&mail("1", NOW)).expect("scheduled");
     assert_eq!(keys(&claim(&mut *connect(database), 9)), ["1"]);
+}
+
+/// Also without a transaction around it.
+fn a_file_that_is_run_out_of_turn_changes_nothing(database: &Database<'_>) {
+    let files = migrations(database);
+    for version in 1..=files.len() {
+        let database = database.another();
+        database.execute(&files[..version].concat());
+        for (before, file) in files.iter().enumerate().filter(|(before, _)| *before != version) {
+            let refused = database.attempt(file).expect_err("it is not its turn");
+            assert!(before == 0 || refused.contains("version"), "{refused}");
+            let now = database.number("SELECT CAST(sum(version) AS bigint) FROM tickwheel_schema");
+            assert_eq!(now, i64::try_from(version).expect("few"), "after file {before}");
+        }
+    }
 }
 
 fn the_whole_definition_is_the_files_one_after_the_other(database: &Database<'_>) {
@@ -810,6 +827,7 @@ on_both! {
     an_insert_by_another_program_is_a_timer,
     an_update_by_another_program_moves_what_waits_for_another_attempt,
     the_published_files_make_the_tables,
+    a_file_that_is_run_out_of_turn_changes_nothing,
     the_whole_definition_is_the_files_one_after_the_other,
     tables_of_earlier_versions_are_brought_up_to_date,
     statements_that_would_be_lost_are_refused,

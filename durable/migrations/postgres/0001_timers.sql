@@ -1,6 +1,6 @@
 -- Version 1. Timers of the crate tickwheel. A version is a file, and these files are run in their order.
 CREATE TABLE IF NOT EXISTS tickwheel_schema (version integer NOT NULL, oldest integer NOT NULL);
-INSERT INTO tickwheel_schema (version, oldest) VALUES (1, 1);
+INSERT INTO tickwheel_schema (version, oldest) SELECT 1, 1 WHERE NOT EXISTS (SELECT FROM tickwheel_schema);
 CREATE SEQUENCE tickwheel_fence;
 CREATE TABLE tickwheel_timers (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

@@ -8,6 +8,12 @@
 -- The locks are taken at once, in the order in which workers take theirs. A transaction that took a weak one first, and a
 -- strong one later, would wait in a circle with a worker that does the same.
 LOCK TABLE tickwheel_schema, tickwheel_timers;
+DO $$ BEGIN
+    IF (SELECT version FROM tickwheel_schema) IS DISTINCT FROM 2 THEN
+        RAISE 'this file brings tables of version 2 up to date, and these are of another' USING HINT =
+            'Run the files that come after the version in `tickwheel_schema`, once each in their order.';
+    END IF;
+END $$;
 
 -- Both times, or one that is no time, are refused. All others are kept in the range of the table.
 CREATE FUNCTION tickwheel_refuse_due(at timestamptz, after interval) RETURNS timestamptz LANGUAGE plpgsql AS $$

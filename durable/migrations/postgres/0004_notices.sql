@@ -8,6 +8,12 @@
 --   `tickwheel_awake`. As long as it stands there, commits tell nothing.
 -- - 'never': no commit tells anything, so `PREPARE TRANSACTION` works. The workers look as often as they are told to.
 LOCK TABLE tickwheel_schema, tickwheel_timers;
+DO $$ BEGIN
+    IF (SELECT version FROM tickwheel_schema) IS DISTINCT FROM 3 THEN
+        RAISE 'this file brings tables of version 3 up to date, and these are of another' USING HINT =
+            'Run the files that come after the version in `tickwheel_schema`, once each in their order.';
+    END IF;
+END $$;
 ALTER TABLE tickwheel_schema ADD notices text NOT NULL DEFAULT 'at once'
     CONSTRAINT tickwheel_notices CHECK (notices IN ('at once', 'debounced', 'never'));
 

@@ -1,7 +1,7 @@
 -- Version 1. Timers of the crate tickwheel. A version is a file, and these files are run in their order.
 -- All times are milliseconds since 1970, in UTC.
 CREATE TABLE IF NOT EXISTS tickwheel_schema (version INTEGER NOT NULL, oldest INTEGER NOT NULL, fence INTEGER NOT NULL DEFAULT 0);
-INSERT INTO tickwheel_schema (version, oldest) VALUES (1, 1);
+INSERT INTO tickwheel_schema (version, oldest) SELECT 1, 1 WHERE NOT EXISTS (SELECT 1 FROM tickwheel_schema);
 CREATE TABLE tickwheel_timers (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     kind TEXT NOT NULL CHECK (kind <> ''),
