@@ -173,6 +173,8 @@
 //!   a timer that runs, a change of `due` or `payload` is refused, because the end of the run would remove it. A dead timer is
 //!   not moved either; `SET state = 'waiting'` brings it back.
 //! - A `DELETE` cancels a timer in whatever state. If it runs, its run goes on, and nothing follows it.
+//! - A row with both `period_ms` and `rule` is refused. So is `state = 'dead'` by hand, unless the same statement sets `held_until`
+//!   to `'infinity'`, in SQLite to 9223372036854775807.
 //!
 //! The other columns are the workers', and may be read: `state` (`waiting`, `running` or `dead`), `attempts` (starts), `fence`,
 //! `held_until` (the end of a lease, or the time of the next attempt), `owner`, `error`, and `wake`, which is when a worker

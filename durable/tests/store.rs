@@ -705,6 +705,40 @@ fn a_dead_timer_that_is_set_to_waiting_by_hand_runs(database: &Database<'_>) {
     assert_eq!((keys(&claimed), claimed.timers[0].timer.attempts), (vec!["dead"], 0));
 }
 
+/// A row with both would repeat by one of them, and a dead one without the other column would wake without end.
+fn columns_that_belong_together_are_set_together(database: &Database<'_>) {
+    drop(dead_and_running(database));
+    database.open().schedule(&mail("waits", HOUR)).expect("scheduled");
+    let (due, never) = if database.is_sqlite() {
+        ("1000 * unixepoch()", "9223372036854775807")
+    } else {
+        ("now()", "'infinity'")
+    };
+    let insert = |columns: &str, values: &str| {
+        database.attempt(&format!(
+            "INSERT INTO tickwheel_timers (kind, key, due, {columns}) VALUES ('mail', 'new', {due}, {values})"
+        ))
+    };
+    let update = |set: &str, key: &str| {
+        database.attempt(&format!("UPDATE tickwheel_timers SET {set} WHERE key = '{key}'"))
+    };
+    let park = format!("set held_until = {never}");
+    for (refused, advice) in [
+        (insert("period_ms, rule", "1000, 'daily'"), "period_ms or rule, not both"),
+        (update("period_ms = 1000, rule = 'daily'", "waits"), "period_ms or rule, not both"),
+        (insert("state", "'dead'"), &*park),
+        (update("state = 'dead'", "waits"), &*park),
+        (update("state = 'dead'", "runs"), &*park),
+        (update("held_until = NULL", "dead"), &*park),
+    ] {
+        let refused = refused.expect_err(advice);
+        assert!(refused.contains(advice), "{refused}");
+    }
+    update(&format!("state = 'dead', held_until = {never}"), "waits").expect("it is parked");
+    let dead = database.open().get("mail", "waits").expect("no error").expect("there");
+    assert_eq!((dead.state, dead.wake), (State::Dead, None));
+}
+
 fn rows_that_are_no_timers_are_refused(database: &Database<'_>) {
     let timers = database.open();
     let due = if database.is_sqlite() { "1000 * unixepoch()" } else { "now()" };
@@ -831,6 +865,7 @@ on_both! {
     the_whole_definition_is_the_files_one_after_the_other,
     tables_of_earlier_versions_are_brought_up_to_date,
     statements_that_would_be_lost_are_refused,
+    columns_that_belong_together_are_set_together,
     rows_that_are_no_timers_are_refused,
     a_dead_timer_that_is_set_to_waiting_by_hand_runs,
     tables_are_made_once_by_many,

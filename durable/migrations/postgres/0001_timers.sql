@@ -20,6 +20,9 @@ CREATE TABLE tickwheel_timers (
     owner text,
     error text,
     wake timestamptz GENERATED ALWAYS AS (coalesce(held_until, due)) STORED,
+    -- A constraint's name is in the message about a row that breaks it.
+    CONSTRAINT "period_ms or rule, not both" CHECK (period_ms IS NULL OR rule IS NULL),
+    CONSTRAINT "with state = 'dead' set held_until = 'infinity'" CHECK (state <> 'dead' OR held_until IS NOT DISTINCT FROM 'infinity'),
     UNIQUE (kind, key)
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
 CREATE INDEX tickwheel_timers_wake ON tickwheel_timers (kind, wake, id);

@@ -20,6 +20,9 @@ CREATE TABLE tickwheel_timers (
     owner TEXT,
     error TEXT,
     wake INTEGER GENERATED ALWAYS AS (coalesce(held_until, due)) VIRTUAL,
+    -- A constraint's name is in the message about a row that breaks it.
+    CONSTRAINT "period_ms or rule, not both" CHECK (period_ms IS NULL OR rule IS NULL),
+    CONSTRAINT "with state = 'dead' set held_until = 9223372036854775807" CHECK (state <> 'dead' OR held_until IS 9223372036854775807),
     UNIQUE (kind, key)
 ) STRICT;
 CREATE INDEX tickwheel_timers_wake ON tickwheel_timers (kind, wake, id);
