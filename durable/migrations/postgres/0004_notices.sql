@@ -58,6 +58,10 @@ CREATE FUNCTION tickwheel_set_notices(way text) RETURNS void LANGUAGE plpgsql SE
 DECLARE
     of_trigger text;
 BEGIN
+    IF way IS NULL OR way NOT IN ('at once', 'debounced', 'never') THEN
+        RAISE 'there is no way % to tell workers', coalesce(quote_literal(way), 'NULL') USING ERRCODE = 'invalid_parameter_value',
+            HINT = 'Give ''at once'', ''debounced'' or ''never''.';
+    END IF;
     LOCK TABLE tickwheel_schema, tickwheel_timers;
     UPDATE tickwheel_schema SET notices = way;
     DELETE FROM tickwheel_awake;

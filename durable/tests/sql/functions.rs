@@ -177,6 +177,8 @@ pub(crate) fn many_are_scheduled_at_once(database: &Database<'_>) {
     assert!(timers.get("mail", "d").expect("no error").is_none());
     let refused = rows("ARRAY['mail'], ARRAY['d'], rules => ARRAY['daily'], period_ms => ARRAY[1]");
     assert!(refused.expect_err("it has both").contains("Give `period_ms` or `rule`"));
+    let refused = rows("ARRAY['mail', 'mail'], ARRAY['d', NULL]").expect_err("a key is NULL");
+    assert!(refused.contains("null value in column \"key\" is none: Give both"), "{refused}");
     let refused = rows("ARRAY['mail', 'mail'], ARRAY['d']").expect_err("a key is missing");
     assert!(refused.contains("different lengths"), "{refused}");
     assert_eq!(rows("ARRAY[]::text[], ARRAY[]::text[]").expect("nothing"), named(&[]));
@@ -260,10 +262,16 @@ pub(crate) fn what_cannot_be_is_refused_with_advice(database: &Database<'_>) {
     let long = "k".repeat(1001);
     for (arguments, problem) in [
         ("'', '1'", "a kind has 1 to 200 bytes"),
-        ("NULL, '1'", "null value in column \"kind\""),
+        (
+            "NULL, '1'",
+            "a timer has a kind and a key, and null value in column \"kind\" is none: Give both",
+        ),
         (&format!("'{long}', '1'"), "a kind has 1 to 200 bytes"),
         (&format!("'mail', '{long}'"), "a key has at most 1000 bytes"),
-        ("'mail', NULL", "null value in column \"key\""),
+        (
+            "'mail', NULL",
+            "a timer has a kind and a key, and null value in column \"key\" is none: Give both",
+        ),
         ("'mail', '1', at => 'infinity'", "cannot be due at infinity: Give a time that comes"),
         ("'mail', '1', at => '-infinity'", "cannot be due at -infinity: Give a time that comes"),
         ("'mail', '1', at => now(), after => '1 s'", "this one has both: Give `at` or `after`"),
@@ -293,6 +301,10 @@ pub(crate) fn times_are_kept_in_range(database: &Database<'_>) {
         ("at => '0044-03-15 BC'", 1970),
         ("at => '20000-01-01'", 9998),
         ("after => '9000 years'", 9998),
+        ("after => '900000 years'", 9998),
+        ("after => '-900000 years'", 1970),
+        ("after => '178000000 years'", 9998),
+        ("after => '-2000000000 days'", 1970),
     ] {
         let sql = format!(
             "SELECT extract(year FROM due AT TIME ZONE 'UTC')::int FROM tickwheel_schedule('mail', '1', {time})"

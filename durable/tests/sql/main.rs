@@ -40,6 +40,7 @@ const CHECKS: &[Check] = &[
         upgrade::workers_of_both_versions_live_through_an_upgrade,
     ),
     ("two_phases_work_without_notices", notices::two_phases_work_without_notices),
+    ("another_way_than_the_three_is_refused", notices::another_way_than_the_three_is_refused),
     ("the_way_may_change_at_any_time", notices::the_way_may_change_at_any_time),
     ("many_commits_are_told_once", notices::many_commits_are_told_once),
     (
