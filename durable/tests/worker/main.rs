@@ -1173,6 +1173,8 @@ fn a_closed_scheduler_stops_the_worker(database: &Database<'_>) {
     drop(scheduler.close().expect("it closes"));
     until("it has ended", || worker.stop(Duration::from_millis(1)));
     assert!(is_gone(&timers, "1"), "the outcome is written all the same");
+    let refused = noting(&timers).0.start(&scheduler).expect_err("it is closed");
+    assert!(matches!(refused, Error::Invalid(_)), "{refused:?}");
 }
 
 fn a_worker_says_whether_it_runs_and_why_not(database: &Database<'_>) {
