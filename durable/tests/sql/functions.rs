@@ -67,12 +67,22 @@ pub(crate) fn an_async_client_schedules(database: &Database<'_>) {
             .await
             .expect("scheduled");
         assert!(!row.get::<_, bool>(0));
+        // The statement of the documentation, with a payload that is text, and would be something else as an untyped one.
+        let sql = "SELECT due FROM tickwheel_schedule('unpaid', $1, convert_to($2::text, 'UTF8'), after => $3 * interval '1 second')";
+        assert_eq!(include_str!("../../src/lib.rs").matches(sql).count(), 2);
+        let (id, json) = ("3", r#"{"pears": "\\ü"}"#);
+        let row = order.query_opt(sql, &[&id, &json, &1800_f64]).await.expect("scheduled");
+        assert!(row.is_some());
         let row = order.query_one("SELECT tickwheel_cancel('unpaid', '2')", &[]).await;
         assert_eq!(row.expect("no error").get::<_, Option<&str>>(0), None);
         order.commit().await.expect("it commits");
     });
     let timer = timers.get("unpaid", "1").expect("no error").expect("there");
     assert_eq!(timer.payload, b"two pears");
+    let timer = timers.get("unpaid", "3").expect("no error").expect("there");
+    assert_eq!(timer.payload, r#"{"pears": "\\ü"}"#.as_bytes());
+    let left = timer.due.duration_since(SystemTime::now()).expect("it is later");
+    assert!(left > Duration::from_secs(1700) && left < Duration::from_secs(1900), "{left:?}");
 }
 
 pub(crate) fn psql_schedules(database: &Database<'_>) {
@@ -126,6 +136,12 @@ keys = [str(number) for number in range(100)]
 cursor.execute('SELECT count(*) FROM tickwheel_schedule_many(%s, %s, after => %s)',
     (['unpaid'] * 100, keys, [datetime.timedelta(minutes=number) for number in range(100)]))
 assert cursor.fetchone()[0] == 100
+text = '{\"pears\": \"\\\\\\\\\"}'
+cursor.execute(\"SELECT due FROM tickwheel_schedule('unpaid', %s, convert_to(%s::text, 'UTF8'), after => %s)\",
+    ('text', text, datetime.timedelta(minutes=30)))
+cursor.execute('SELECT payload FROM tickwheel_get(%s, %s)', ('unpaid', 'text'))
+assert bytes(cursor.fetchone()[0]) == text.encode()
+cursor.execute('SELECT tickwheel_cancel(%s, %s)', ('unpaid', 'text'))
 connection.commit()
 cursor.execute('SELECT tickwheel_cancel(%s, %s)', ('unpaid', '99'))
 assert cursor.fetchone()[0] == 'waiting'
