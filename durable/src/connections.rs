@@ -230,7 +230,8 @@ impl Connections {
         let trim = move || {
             connections.upgrade().into_iter().for_each(|connections| connections.trim());
         };
-        places.is_trimming = self.threads.schedule(IDLE, trim).is_ok();
+        let left = places.idle.iter().map(|idle| IDLE.saturating_sub(idle.since.elapsed())).min();
+        places.is_trimming = self.threads.schedule(left.unwrap_or(IDLE), trim).is_ok();
     }
 
     fn trim(self: &Arc<Self>) {

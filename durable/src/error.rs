@@ -35,9 +35,9 @@ pub enum Error {
          that take the transaction, and keep it short"
     )]
     Busy,
-    /// The tables are from a newer version of this crate, which this one cannot work with.
+    /// The tables are from a newer version of this crate, which this one cannot work with: they need one that knows this version.
     #[error(
-        "the tables are of version {0}, and this version of tickwheel knows those up to {known}: update tickwheel",
+        "the tables need a tickwheel that knows version {0}, and this one knows those up to {known}: update tickwheel",
         known = SCHEMA_VERSION
     )]
     Schema(i32),

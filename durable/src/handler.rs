@@ -196,7 +196,8 @@ impl Run<'_> {
     /// [`handle`](crate::WorkerBuilder::handle) and [`handle_async`](crate::WorkerBuilder::handle_async) that have a client of
     /// their own for the timers' database: sqlx, diesel, or any other. Execute it in the transaction in which the handler does its
     /// work, and commit that. Then the work and the end of the timer are committed together or not at all, so the run is
-    /// **exactly-once**. The statement fails if the run is not this worker's any more.
+    /// **exactly-once**. The statement fails, with the SQLSTATE `TW001`, if the run is not this worker's any more, or was
+    /// completed before.
     ///
     /// ```ignore
     /// worker.handle_async("cancel order", move |run| {
@@ -214,7 +215,8 @@ impl Run<'_> {
     ///
     /// # Errors
     ///
-    /// The store has no such statement: a SQLite file has none. Or the rule of a series has failed.
+    /// The store has no such statement: a SQLite file has none. Or the handler works in a transaction that ends the timer by
+    /// itself. Or the rule of a series has failed.
     pub fn completion(&self) -> Result<String, Failure> {
         let statement = self.worker.completion(&self.timer)?;
         self.tenure.has_completion.store(true, Ordering::Relaxed);

@@ -126,19 +126,47 @@
 //! `tickwheel_schedule` takes `kind`, `key`, `payload` (bytes), `at`, `after`, `period_ms`, `rule`, `max_attempts`, `time_limit_ms`
 //! and `keep`, in this order or by name. A timer that is there is replaced, even if it runs; with `keep` it stays. What no
 //! timer can be is refused with a message that says what to change. From tokio-postgres, sqlx, diesel or Python each of these
-//! is a query with parameters, for example in Python:
+//! is a query with parameters. A payload is bytes. For one that is text, such as JSON, write `convert_to($2::text, 'UTF8')`: a
+//! parameter of the type text is refused, and in a literal or a string without a type the server takes a backslash for the
+//! begin of a byte's number.
+//!
+//! ```ignore
+//! // tokio-postgres, with texts and a number of seconds
+//! let sql = "SELECT due FROM tickwheel_schedule('unpaid', $1, convert_to($2::text, 'UTF8'), after => $3 * interval '1 second')";
+//! client.query_opt(sql, &[&id, &json, &1800_f64]).await?;
+//! // sqlx
+//! let sql = "SELECT due FROM tickwheel_schedule('unpaid', $1, convert_to($2::text, 'UTF8'), after => $3 * interval '1 second')";
+//! sqlx::query(sql).bind(&id).bind(&json).bind(1800_f64).fetch_optional(&mut *transaction).await?;
+//! ```
 //!
 //! ```python
-//! cursor.execute("SELECT tickwheel_schedule('unpaid', %s, %s, after => %s)", (id, payload, timedelta(minutes=30)))
+//! # psycopg. Bytes, such as text.encode(), need no conversion.
+//! cursor.execute("SELECT due FROM tickwheel_schedule('unpaid', %s, convert_to(%s::text, 'UTF8'), after => %s)",
+//!     (id, json, timedelta(minutes=30)))
 //! ```
+//!
+//! What to know about locks and states:
+//!
+//! - **A call waits for a transaction that has changed the same timer**, and a handler's transaction
+//!   (`WorkerBuilder::handle_in_postgres`, and the others) has changed its own timer. So a call for a key whose handler works in a
+//!   transaction waits until that ends.
+//! - **Call before you touch rows that the handler touches too.** The handler's transaction has locked its timer first and locks
+//!   your rows next. If you lock the rows first and the timer next, the two wait for each other, and the server ends one of them
+//!   (a deadlock).
+//! - **For several timers, call `tickwheel_schedule_many`**, which locks them in the order of their names. Or call for their keys
+//!   in one order, which is the same in all transactions.
+//! - **`keep`, and [`Timers::schedule_if_absent`], leave a dead timer as it is too.** Nothing runs then, until it is requeued,
+//!   replaced or cancelled.
 //!
 //! ## The price of a notice
 //!
 //! A commit that tells the workers something (`NOTIFY`) holds a lock of the whole PostgreSQL cluster until it is on the disk. So
 //! such commits come one after the other, and many callers that schedule for the next minutes wait for each other. The owner of the
-//! tables sets one of three ways, at any time, for all who use them:
+//! tables sets one of three ways, at any time, for all who use them. The call locks the tables: it waits for all transactions that
+//! use them, and others wait for it. So set a `lock_timeout` before, and call again if it ran out:
 //!
 //! ```sql
+//! SET lock_timeout = '2s';
 //! SELECT tickwheel_set_notices('debounced'); -- or 'at once', which is the default, or 'never'
 //! ```
 //!
@@ -179,6 +207,8 @@
 //!   a timer that runs, a change of `due` or `payload` is refused, because the end of the run would remove it. A dead timer is
 //!   not moved either; `SET state = 'waiting'` brings it back.
 //! - A `DELETE` cancels a timer in whatever state. If it runs, its run goes on, and nothing follows it.
+//! - A row with both `period_ms` and `rule` is refused. So is `state = 'dead'` by hand, unless the same statement sets `held_until`
+//!   to `'infinity'`, in SQLite to 9223372036854775807.
 //!
 //! The other columns are the workers', and may be read: `state` (`waiting`, `running` or `dead`), `attempts` (starts), `fence`,
 //! `held_until` (the end of a lease, or the time of the next attempt), `owner`, `error`, and `wake`, which is when a worker
@@ -188,7 +218,9 @@
 //!
 //! [`Timers::open`] makes the tables, or brings those of an earlier version of this crate up to date. For a tool of your own, the
 //! folder `migrations` of the package has them as numbered files of SQL, for PostgreSQL and for SQLite, which are run once each
-//! in their order: `psql -1 -v ON_ERROR_STOP=1 -f 0001_timers.sql`, or `sqlite3 -bail timers.db < 0001_timers.sql`.
+//! in their order, each in one transaction: `psql -1 -v ON_ERROR_STOP=1 -f 0001_timers.sql`, or
+//! `sqlite3 -bail timers.db 'BEGIN IMMEDIATE' '.read 0001_timers.sql' COMMIT`. A file that is run a second time, or before its
+//! turn, fails.
 //! `postgres::MIGRATIONS` and `sqlite::MIGRATIONS` are their texts. [`Timers::open_unmigrated`] changes nothing, and says what is
 //! missing ([`Error::Unmigrated`]).
 //!
@@ -206,10 +238,10 @@
 //! ```sql
 //! -- The roles
 //! GRANT USAGE ON SCHEMA timers TO works, schedules;
-//! GRANT SELECT, INSERT, UPDATE, DELETE ON tickwheel_timers TO works, schedules;
-//! GRANT SELECT ON tickwheel_schema, tickwheel_awake TO works, schedules;
-//! GRANT INSERT, UPDATE ON tickwheel_awake TO works;
-//! GRANT USAGE ON SEQUENCE tickwheel_fence TO works;
+//! GRANT SELECT, INSERT, UPDATE, DELETE ON timers.tickwheel_timers TO works, schedules;
+//! GRANT SELECT ON timers.tickwheel_schema, timers.tickwheel_awake TO works, schedules;
+//! GRANT INSERT, UPDATE ON timers.tickwheel_awake TO works;
+//! GRANT USAGE ON SEQUENCE timers.tickwheel_fence TO works;
 //! ```
 //!
 //! ## Coming from

@@ -622,8 +622,10 @@ fn the_published_files_make_the_tables(database: &Database<'_>) {
     for (path, sql) in files.iter().zip(&texts) {
         let (program, output) = match database {
             Database::File(file) => {
-                let text = fs::File::open(path).expect("it opens");
-                ("sqlite3", Command::new("sqlite3").arg("-bail").arg(file).stdin(text).output())
+                let read = format!(".read '{}'", path.display());
+                let mut sqlite = Command::new("sqlite3");
+                sqlite.arg("-bail").arg(file).args(["BEGIN IMMEDIATE", &read, "COMMIT"]);
+                ("sqlite3", sqlite.output())
             }
             Database::Schema { .. } => {
                 let mut psql = Command::new("psql");
@@ -643,6 +645,21 @@ fn the_published_files_make_the_tables(database: &Database<'_>) {
     let timers = Timers::open_unmigrated(&database.address()).expect("nothing is missing");
     timers.schedule(&mail("1", NOW)).expect("scheduled");
     assert_eq!(keys(&claim(&mut *connect(database), 9)), ["1"]);
+}
+
+/// Also without a transaction around it.
+fn a_file_that_is_run_out_of_turn_changes_nothing(database: &Database<'_>) {
+    let files = migrations(database);
+    for version in 1..=files.len() {
+        let database = database.another();
+        database.execute(&files[..version].concat());
+        for (before, file) in files.iter().enumerate().filter(|(before, _)| *before != version) {
+            let refused = database.attempt(file).expect_err("it is not its turn");
+            assert!(before == 0 || refused.contains("version"), "{refused}");
+            let now = database.number("SELECT CAST(sum(version) AS bigint) FROM tickwheel_schema");
+            assert_eq!(now, i64::try_from(version).expect("few"), "after file {before}");
+        }
+    }
 }
 
 fn the_whole_definition_is_the_files_one_after_the_other(database: &Database<'_>) {
@@ -686,6 +703,40 @@ fn a_dead_timer_that_is_set_to_waiting_by_hand_runs(database: &Database<'_>) {
     database.execute("UPDATE tickwheel_timers SET state = 'waiting' WHERE key = 'dead'");
     let claimed = claim(&mut *connect(database), 9);
     assert_eq!((keys(&claimed), claimed.timers[0].timer.attempts), (vec!["dead"], 0));
+}
+
+/// A row with both would repeat by one of them, and a dead one without the other column would wake without end.
+fn columns_that_belong_together_are_set_together(database: &Database<'_>) {
+    drop(dead_and_running(database));
+    database.open().schedule(&mail("waits", HOUR)).expect("scheduled");
+    let (due, never) = if database.is_sqlite() {
+        ("1000 * unixepoch()", "9223372036854775807")
+    } else {
+        ("now()", "'infinity'")
+    };
+    let insert = |columns: &str, values: &str| {
+        database.attempt(&format!(
+            "INSERT INTO tickwheel_timers (kind, key, due, {columns}) VALUES ('mail', 'new', {due}, {values})"
+        ))
+    };
+    let update = |set: &str, key: &str| {
+        database.attempt(&format!("UPDATE tickwheel_timers SET {set} WHERE key = '{key}'"))
+    };
+    let park = format!("set held_until = {never}");
+    for (refused, advice) in [
+        (insert("period_ms, rule", "1000, 'daily'"), "period_ms or rule, not both"),
+        (update("period_ms = 1000, rule = 'daily'", "waits"), "period_ms or rule, not both"),
+        (insert("state", "'dead'"), &*park),
+        (update("state = 'dead'", "waits"), &*park),
+        (update("state = 'dead'", "runs"), &*park),
+        (update("held_until = NULL", "dead"), &*park),
+    ] {
+        let refused = refused.expect_err(advice);
+        assert!(refused.contains(advice), "{refused}");
+    }
+    update(&format!("state = 'dead', held_until = {never}"), "waits").expect("it is parked");
+    let dead = database.open().get("mail", "waits").expect("no error").expect("there");
+    assert_eq!((dead.state, dead.wake), (State::Dead, None));
 }
 
 fn rows_that_are_no_timers_are_refused(database: &Database<'_>) {
@@ -810,9 +861,11 @@ on_both! {
     an_insert_by_another_program_is_a_timer,
     an_update_by_another_program_moves_what_waits_for_another_attempt,
     the_published_files_make_the_tables,
+    a_file_that_is_run_out_of_turn_changes_nothing,
     the_whole_definition_is_the_files_one_after_the_other,
     tables_of_earlier_versions_are_brought_up_to_date,
     statements_that_would_be_lost_are_refused,
+    columns_that_belong_together_are_set_together,
     rows_that_are_no_timers_are_refused,
     a_dead_timer_that_is_set_to_waiting_by_hand_runs,
     tables_are_made_once_by_many,

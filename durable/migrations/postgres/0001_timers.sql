@@ -1,6 +1,6 @@
 -- Version 1. Timers of the crate tickwheel. A version is a file, and these files are run in their order.
 CREATE TABLE IF NOT EXISTS tickwheel_schema (version integer NOT NULL, oldest integer NOT NULL);
-INSERT INTO tickwheel_schema (version, oldest) VALUES (1, 1);
+INSERT INTO tickwheel_schema (version, oldest) SELECT 1, 1 WHERE NOT EXISTS (SELECT FROM tickwheel_schema);
 CREATE SEQUENCE tickwheel_fence;
 CREATE TABLE tickwheel_timers (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -20,6 +20,9 @@ CREATE TABLE tickwheel_timers (
     owner text,
     error text,
     wake timestamptz GENERATED ALWAYS AS (coalesce(held_until, due)) STORED,
+    -- A constraint's name is in the message about a row that breaks it.
+    CONSTRAINT "period_ms or rule, not both" CHECK (period_ms IS NULL OR rule IS NULL),
+    CONSTRAINT "with state = 'dead' set held_until = 'infinity'" CHECK (state <> 'dead' OR held_until IS NOT DISTINCT FROM 'infinity'),
     UNIQUE (kind, key)
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
 CREATE INDEX tickwheel_timers_wake ON tickwheel_timers (kind, wake, id);

@@ -1,4 +1,11 @@
 -- Version 2. A timer that waits for another attempt can be moved, and those of long transactions are on time.
+LOCK TABLE tickwheel_schema, tickwheel_timers;
+DO $$ BEGIN
+    IF (SELECT version FROM tickwheel_schema) IS DISTINCT FROM 1 THEN
+        RAISE 'this file brings tables of version 1 up to date, and these are of another' USING HINT =
+            'Run the files that come after the version in `tickwheel_schema`, once each in their order.';
+    END IF;
+END $$;
 
 -- Workers look ahead once a minute. They are told of what is due before their next look.
 CREATE OR REPLACE FUNCTION tickwheel_tell(wake timestamptz, of_schema text, kind text) RETURNS void LANGUAGE plpgsql

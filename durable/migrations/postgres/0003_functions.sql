@@ -8,8 +8,15 @@
 -- The locks are taken at once, in the order in which workers take theirs. A transaction that took a weak one first, and a
 -- strong one later, would wait in a circle with a worker that does the same.
 LOCK TABLE tickwheel_schema, tickwheel_timers;
+DO $$ BEGIN
+    IF (SELECT version FROM tickwheel_schema) IS DISTINCT FROM 2 THEN
+        RAISE 'this file brings tables of version 2 up to date, and these are of another' USING HINT =
+            'Run the files that come after the version in `tickwheel_schema`, once each in their order.';
+    END IF;
+END $$;
 
--- Both times, or one that is no time, are refused. All others are kept in the range of the table.
+-- Both times, or one that is no time, are refused. All others are kept in the range of the table, and an interval in one that
+-- the server can add to a time of today.
 CREATE FUNCTION tickwheel_refuse_due(at timestamptz, after interval) RETURNS timestamptz LANGUAGE plpgsql AS $$
 BEGIN
     IF at IS NOT NULL AND after IS NOT NULL THEN
@@ -22,14 +29,18 @@ END $$;
 DO $do$ BEGIN EXECUTE replace($f$
 CREATE FUNCTION tickwheel_due(at timestamptz, after interval) RETURNS timestamptz LANGUAGE sql VOLATILE AS $$
     SELECT CASE
-        WHEN at IS NULL AND isfinite(@extschema@.tickwheel_now() + coalesce(after, interval '0'))
-            THEN greatest(least(@extschema@.tickwheel_now() + coalesce(after, interval '0'), '9998-12-31 23:59:59.999999Z'), '1970-01-01 00:00Z')
+        WHEN at IS NULL AND isfinite(coalesce(after, interval '0')) THEN greatest(least(@extschema@.tickwheel_now()
+            + greatest(least(coalesce(after, interval '0'), '9999 years'), '-3000 years'), '9998-12-31 23:59:59.999999Z'), '1970-01-01 00:00Z')
         WHEN after IS NULL AND isfinite(at) THEN greatest(least(at, '9998-12-31 23:59:59.999999Z'), '1970-01-01 00:00Z')
         ELSE @extschema@.tickwheel_refuse_due(at, after) END
 $$;
 $f$, '@extschema@', quote_ident(current_schema())); END $do$;
-CREATE FUNCTION tickwheel_refuse_both() RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION tickwheel_refuse_new(kind text, key text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
+    IF kind IS NULL OR key IS NULL THEN
+        RAISE 'a timer has a kind and a key, and null value in column "%" is none', CASE WHEN kind IS NULL THEN 'kind' ELSE 'key' END
+            USING ERRCODE = 'not_null_violation', HINT = 'Give both. A key may be the empty text.';
+    END IF;
     RAISE 'a timer repeats by a period or by a rule, and this one has both' USING ERRCODE = 'invalid_parameter_value',
         HINT = 'Give `period_ms` or `rule`.';
 END $$;
@@ -44,7 +55,7 @@ RETURNS TABLE (due timestamptz, replaced boolean) ROWS 1
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
-    IF $6 IS NOT NULL AND $7 IS NOT NULL THEN PERFORM @extschema@.tickwheel_refuse_both(); END IF;
+    IF $1 IS NULL OR $2 IS NULL OR $6 IS NOT NULL AND $7 IS NOT NULL THEN PERFORM @extschema@.tickwheel_refuse_new($1, $2); END IF;
     IF $10 THEN
         RETURN QUERY INSERT INTO @extschema@.tickwheel_timers AS t
             (kind, key, payload, due, period_ms, rule, max_attempts, time_limit_ms)
@@ -77,8 +88,8 @@ BEGIN
         RAISE 'the lists have different lengths' USING ERRCODE = 'invalid_parameter_value',
             HINT = 'Give lists with an element for each timer, or NULL for a list of defaults.';
     END IF;
-    PERFORM tickwheel_refuse_both() FROM unnest($6, $7) AS n (period_ms, rule)
-    WHERE n.period_ms IS NOT NULL AND n.rule IS NOT NULL;
+    PERFORM tickwheel_refuse_new(n.kind, n.key) FROM unnest($1, $2, $6, $7) AS n (kind, key, period_ms, rule)
+    WHERE n.kind IS NULL OR n.key IS NULL OR n.period_ms IS NOT NULL AND n.rule IS NOT NULL;
     IF $10 THEN
         RETURN QUERY INSERT INTO tickwheel_timers AS t
             (kind, key, payload, due, period_ms, rule, max_attempts, time_limit_ms)
@@ -148,6 +159,13 @@ BEGIN
     FROM dead WHERE t.id = dead.id;
     GET DIAGNOSTICS count = ROW_COUNT;
     RETURN count;
+END $$;
+
+-- Refuses the end of a run that is not there to be ended. The code is for handlers, which may tell it from other errors.
+CREATE FUNCTION tickwheel_refuse_completion() RETURNS integer LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE 'this run is complete already, or it is not this worker''s any more' USING ERRCODE = 'TW001',
+        HINT = 'Execute the statement once, and roll the transaction back.';
 END $$;
 
 -- The name of a constraint is in the message about a row that breaks it.

@@ -8,6 +8,12 @@
 --   `tickwheel_awake`. As long as it stands there, commits tell nothing.
 -- - 'never': no commit tells anything, so `PREPARE TRANSACTION` works. The workers look as often as they are told to.
 LOCK TABLE tickwheel_schema, tickwheel_timers;
+DO $$ BEGIN
+    IF (SELECT version FROM tickwheel_schema) IS DISTINCT FROM 3 THEN
+        RAISE 'this file brings tables of version 3 up to date, and these are of another' USING HINT =
+            'Run the files that come after the version in `tickwheel_schema`, once each in their order.';
+    END IF;
+END $$;
 ALTER TABLE tickwheel_schema ADD notices text NOT NULL DEFAULT 'at once'
     CONSTRAINT tickwheel_notices CHECK (notices IN ('at once', 'debounced', 'never'));
 
@@ -52,6 +58,10 @@ CREATE FUNCTION tickwheel_set_notices(way text) RETURNS void LANGUAGE plpgsql SE
 DECLARE
     of_trigger text;
 BEGIN
+    IF way IS NULL OR way NOT IN ('at once', 'debounced', 'never') THEN
+        RAISE 'there is no way % to tell workers', coalesce(quote_literal(way), 'NULL') USING ERRCODE = 'invalid_parameter_value',
+            HINT = 'Give ''at once'', ''debounced'' or ''never''.';
+    END IF;
     LOCK TABLE tickwheel_schema, tickwheel_timers;
     UPDATE tickwheel_schema SET notices = way;
     DELETE FROM tickwheel_awake;

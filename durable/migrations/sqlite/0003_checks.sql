@@ -1,4 +1,6 @@
 -- Version 3. Statements of other programs that would not do what they say are refused.
+-- Tables of another version than 2 get none, which the column does not allow. So this file runs once, and in its turn.
+UPDATE tickwheel_schema SET version = CASE version WHEN 2 THEN 3 END;
 CREATE TRIGGER tickwheel_timers_new_kind BEFORE INSERT ON tickwheel_timers
 WHEN length(CAST(NEW.kind AS BLOB)) NOT BETWEEN 1 AND 200 OR length(CAST(NEW.key AS BLOB)) > 1000
 BEGIN SELECT RAISE(ABORT, 'a kind has 1 to 200 bytes, and a key at most 1000'); END;
@@ -22,5 +24,3 @@ WHEN OLD.state = 'dead' AND NEW.state = 'waiting' AND NEW.held_until = OLD.held_
 BEGIN
     UPDATE tickwheel_timers SET held_until = NULL, attempts = 0, error = NULL WHERE id = NEW.id;
 END;
-
-UPDATE tickwheel_schema SET version = 3;

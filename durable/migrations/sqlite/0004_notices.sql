@@ -1,2 +1,3 @@
 -- Version 4. It is about the notices of PostgreSQL. A version is the same for all databases, so here is nothing new.
-UPDATE tickwheel_schema SET version = 4;
+-- Tables of another version than 3 get none, which the column does not allow. So this file runs once, and in its turn.
+UPDATE tickwheel_schema SET version = CASE version WHEN 3 THEN 4 END;

@@ -350,8 +350,20 @@ fn failed(error: postgres::Error) -> Error {
         !is_of_the_server && *code != SqlState::READ_ONLY_SQL_TRANSACTION
             || *code == SqlState::QUERY_CANCELED
     });
-    if is_answer { Error::refused(error) } else { Error::unreachable(error) }
+    if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) {
+        Error::refused(NoRight(error))
+    } else if is_answer {
+        Error::refused(error)
+    } else {
+        Error::unreachable(error)
+    }
 }
+
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the role lacks a right: see `The roles` on the first page of the documentation of tickwheel-durable"
+)]
+struct NoRight(#[source] postgres::Error);
 
 impl Store for Postgres {
     fn connect(&self) -> Result<Box<dyn Connection>> {
@@ -438,11 +450,9 @@ impl Store for Postgres {
             _ => return None,
         };
         let RunId { id, fence } = finish.run;
-        // A text that is no number is an error, whose message has the text.
         let statement = format!(
             "WITH mine AS ({change} WHERE id = {id} AND fence = {fence} AND state = 'running' RETURNING id)
-            SELECT CASE WHEN count(*) = 1 THEN 1
-                ELSE (count(*) || ' timers: the run is not this worker''s any more')::integer END FROM mine"
+            SELECT CASE WHEN count(*) = 1 THEN 1 ELSE tickwheel_refuse_completion() END FROM mine"
         );
         Some(placed(&statement, self.schema.as_deref()).into_owned())
     }

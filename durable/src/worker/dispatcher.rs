@@ -426,12 +426,9 @@ impl Dispatcher<'_> {
         let then = shared.after_failure(kind, &timer, &failure);
         shared.tell_of_failure(&timer, &then);
         let mut state = shared.state();
-        if shared.kinds[kind].handler.is_transactional() {
-            // Its transaction locks the row. When the database has ended that, the lease has ended too, and somebody
-            // claims the timer again, or makes it dead.
-            shared.forget(&mut state, fence);
-            shared.wake_after(Cause::Look, AFTER_OTHERS);
-        } else if let Some(held) = state.runs.get(&fence) {
+        // A transaction of the handler's locks the row. So the outcome is written when that was undone. If it commits in spite
+        // of this, the timer does not run any more, and the outcome changes nothing (STORE-3).
+        if let Some(held) = state.runs.get(&fence) {
             let finish = held.finish(then);
             shared.settle(&mut state, finish);
         }

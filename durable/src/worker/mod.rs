@@ -388,6 +388,11 @@ impl WorkerBuilder {
     /// scheduler is closed or a thread cannot be started. [`Error::Unreachable`] if the database cannot be reached now.
     pub fn start(self, scheduler: &Scheduler) -> Result<Worker> {
         self.check()?;
+        if scheduler.is_closed() {
+            return Err(Error::Invalid(
+                "the scheduler is closed, so nothing would be due".to_owned(),
+            ));
+        }
         let connections = Arc::clone(self.timers.connections());
         let scheduler = scheduler.clone();
         where_it_may_wait(connections.threads(), move || {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use super::shared::{FEW, Job, QUICK, Shared, count};
+use super::shared::{FEW, Job, Kind, QUICK, Shared, count};
 use crate::clock::{LATEST, from_micros, micros};
 use crate::failure::{Failure, Follow, Retry};
 use crate::handler::Completes;
@@ -13,6 +13,12 @@ use crate::timer::{LONGEST_KEY, Repetition, State, Timer};
 
 impl Completes for Shared {
     fn completion(&self, timer: &Timer) -> Result<String, Failure> {
+        let is_of = |kind: &Kind| kind.name == timer.kind && kind.handler.is_transactional();
+        if self.kinds.iter().any(is_of) {
+            return Err(Failure::for_good(
+                "the transaction of this handler ends the timer already: return `Ok`, and leave `completion` to `handle`",
+            ));
+        }
         let then = self.after_success(timer)?;
         let finish = Finish { run: timer.run(), attempts: timer.attempts, then };
         let none = || Failure::for_good("this store has no statement that completes a run");

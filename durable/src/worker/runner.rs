@@ -282,6 +282,10 @@ pub(super) fn end(shared: &Shared, job: &Job, ended: Ended, took: Duration) {
     if is_mine {
         shared.forget(&mut state, fence);
     } else {
+        if matches!(ended, Ended::Committed(_)) {
+            shared.remove(&mut state, fence); // the other outcome is void, and that is no loss
+        }
+        shared.has_outcomes.notify_one(); // its transaction, if it had one, holds the timer no more
         let line = &mut state.lines[job.kind];
         line.stuck -= 1;
         // There may be a thread too many, or the kind is served again.
@@ -421,7 +425,7 @@ impl Finisher<'_> {
                     shared.tell_of_death(&held.timer, &outcome.then);
                     expect_next(shared, held.kind, &outcome.then);
                 }
-            } else {
+            } else if held.is_some() {
                 count(&shared.counters.lost, 1);
             }
         }

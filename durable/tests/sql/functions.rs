@@ -67,12 +67,22 @@ pub(crate) fn an_async_client_schedules(database: &Database<'_>) {
             .await
             .expect("scheduled");
         assert!(!row.get::<_, bool>(0));
+        // The statement of the documentation, with a payload that is text, and would be something else as an untyped one.
+        let sql = "SELECT due FROM tickwheel_schedule('unpaid', $1, convert_to($2::text, 'UTF8'), after => $3 * interval '1 second')";
+        assert_eq!(include_str!("../../src/lib.rs").matches(sql).count(), 2);
+        let (id, json) = ("3", r#"{"pears": "\\ü"}"#);
+        let row = order.query_opt(sql, &[&id, &json, &1800_f64]).await.expect("scheduled");
+        assert!(row.is_some());
         let row = order.query_one("SELECT tickwheel_cancel('unpaid', '2')", &[]).await;
         assert_eq!(row.expect("no error").get::<_, Option<&str>>(0), None);
         order.commit().await.expect("it commits");
     });
     let timer = timers.get("unpaid", "1").expect("no error").expect("there");
     assert_eq!(timer.payload, b"two pears");
+    let timer = timers.get("unpaid", "3").expect("no error").expect("there");
+    assert_eq!(timer.payload, r#"{"pears": "\\ü"}"#.as_bytes());
+    let left = timer.due.duration_since(SystemTime::now()).expect("it is later");
+    assert!(left > Duration::from_secs(1700) && left < Duration::from_secs(1900), "{left:?}");
 }
 
 pub(crate) fn psql_schedules(database: &Database<'_>) {
@@ -126,6 +136,12 @@ keys = [str(number) for number in range(100)]
 cursor.execute('SELECT count(*) FROM tickwheel_schedule_many(%s, %s, after => %s)',
     (['unpaid'] * 100, keys, [datetime.timedelta(minutes=number) for number in range(100)]))
 assert cursor.fetchone()[0] == 100
+text = '{\"pears\": \"\\\\\\\\\"}'
+cursor.execute(\"SELECT due FROM tickwheel_schedule('unpaid', %s, convert_to(%s::text, 'UTF8'), after => %s)\",
+    ('text', text, datetime.timedelta(minutes=30)))
+cursor.execute('SELECT payload FROM tickwheel_get(%s, %s)', ('unpaid', 'text'))
+assert bytes(cursor.fetchone()[0]) == text.encode()
+cursor.execute('SELECT tickwheel_cancel(%s, %s)', ('unpaid', 'text'))
 connection.commit()
 cursor.execute('SELECT tickwheel_cancel(%s, %s)', ('unpaid', '99'))
 assert cursor.fetchone()[0] == 'waiting'
@@ -177,6 +193,8 @@ pub(crate) fn many_are_scheduled_at_once(database: &Database<'_>) {
     assert!(timers.get("mail", "d").expect("no error").is_none());
     let refused = rows("ARRAY['mail'], ARRAY['d'], rules => ARRAY['daily'], period_ms => ARRAY[1]");
     assert!(refused.expect_err("it has both").contains("Give `period_ms` or `rule`"));
+    let refused = rows("ARRAY['mail', 'mail'], ARRAY['d', NULL]").expect_err("a key is NULL");
+    assert!(refused.contains("null value in column \"key\" is none: Give both"), "{refused}");
     let refused = rows("ARRAY['mail', 'mail'], ARRAY['d']").expect_err("a key is missing");
     assert!(refused.contains("different lengths"), "{refused}");
     assert_eq!(rows("ARRAY[]::text[], ARRAY[]::text[]").expect("nothing"), named(&[]));
@@ -260,10 +278,16 @@ pub(crate) fn what_cannot_be_is_refused_with_advice(database: &Database<'_>) {
     let long = "k".repeat(1001);
     for (arguments, problem) in [
         ("'', '1'", "a kind has 1 to 200 bytes"),
-        ("NULL, '1'", "null value in column \"kind\""),
+        (
+            "NULL, '1'",
+            "a timer has a kind and a key, and null value in column \"kind\" is none: Give both",
+        ),
         (&format!("'{long}', '1'"), "a kind has 1 to 200 bytes"),
         (&format!("'mail', '{long}'"), "a key has at most 1000 bytes"),
-        ("'mail', NULL", "null value in column \"key\""),
+        (
+            "'mail', NULL",
+            "a timer has a kind and a key, and null value in column \"key\" is none: Give both",
+        ),
         ("'mail', '1', at => 'infinity'", "cannot be due at infinity: Give a time that comes"),
         ("'mail', '1', at => '-infinity'", "cannot be due at -infinity: Give a time that comes"),
         ("'mail', '1', at => now(), after => '1 s'", "this one has both: Give `at` or `after`"),
@@ -293,6 +317,10 @@ pub(crate) fn times_are_kept_in_range(database: &Database<'_>) {
         ("at => '0044-03-15 BC'", 1970),
         ("at => '20000-01-01'", 9998),
         ("after => '9000 years'", 9998),
+        ("after => '900000 years'", 9998),
+        ("after => '-900000 years'", 1970),
+        ("after => '178000000 years'", 9998),
+        ("after => '-2000000000 days'", 1970),
     ] {
         let sql = format!(
             "SELECT extract(year FROM due AT TIME ZONE 'UTC')::int FROM tickwheel_schedule('mail', '1', {time})"

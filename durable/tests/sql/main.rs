@@ -53,6 +53,7 @@ const CHECKS: &[Check] = &[
     ("a_floor_leaves_out_what_is_below_it_alone", drain::a_floor_leaves_out_what_is_below_it_alone),
     ("no_statement_reads_the_whole_table", drain::no_statement_reads_the_whole_table),
     ("two_phases_work_without_notices", notices::two_phases_work_without_notices),
+    ("another_way_than_the_three_is_refused", notices::another_way_than_the_three_is_refused),
     ("the_way_may_change_at_any_time", notices::the_way_may_change_at_any_time),
     ("many_commits_are_told_once", notices::many_commits_are_told_once),
     (

@@ -64,6 +64,16 @@ pub(crate) fn two_phases_work_without_notices(database: &Database<'_>) {
     assert!(worker.stop(PATIENCE));
 }
 
+pub(crate) fn another_way_than_the_three_is_refused(database: &Database<'_>) {
+    drop(database.open());
+    for (way, name) in [("'always'", "'always'"), ("NULL", "NULL")] {
+        let refused = database.attempt(&format!("SELECT tickwheel_set_notices({way})"));
+        let all = format!("no way {name} to tell workers: Give 'at once', 'debounced' or 'never'.");
+        let refused = refused.expect_err("there are three");
+        assert!(refused.contains(&all), "{refused}");
+    }
+}
+
 /// The worker learns of another way while it runs.
 pub(crate) fn the_way_may_change_at_any_time(database: &Database<'_>) {
     let timers = database.open();
@@ -89,7 +99,7 @@ pub(crate) fn the_way_may_change_at_any_time(database: &Database<'_>) {
         }
     }
     let refused =
-        database.attempt("SELECT tickwheel_set_notices('sometimes')").expect_err("no way");
+        database.attempt("UPDATE tickwheel_schema SET notices = 'sometimes'").expect_err("no way");
     assert!(refused.contains("tickwheel_notices"), "{refused}");
     assert!(worker.stop(PATIENCE));
 }

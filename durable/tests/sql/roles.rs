@@ -80,7 +80,8 @@ pub(crate) fn roles_have_what_they_need_and_no_more(database: &Database<'_>) {
     let grants = grants
         .replace("works", &works)
         .replace("schedules", &schedules)
-        .replace("SCHEMA timers", &format!("SCHEMA {name}"));
+        .replace("SCHEMA timers", &format!("SCHEMA {name}"))
+        .replace("timers.", &format!("{name}."));
     let roles = [&migrates, &works, &schedules].map(|role| format!("CREATE ROLE {role} LOGIN;"));
     owner.batch_execute(&roles.concat()).expect("roles");
     owner.batch_execute(&format!("GRANT ALL ON SCHEMA {name} TO {migrates}")).expect("a grant");
@@ -93,10 +94,11 @@ pub(crate) fn roles_have_what_they_need_and_no_more(database: &Database<'_>) {
     let refused = Timers::open(&url(&works)).expect_err("it may not make tables");
     assert!(matches!(refused, Error::Unmigrated(0)), "{refused:?}");
     drop(Timers::open(&url(&migrates)).expect("it makes them"));
-    owner
-        .batch_execute(&format!("SET search_path TO {name}; {grants}"))
-        .expect("the grants are SQL");
-
+    let lacks = Timers::open_unmigrated(&url(&works)).expect_err("it may not read them");
+    let lacks = lacks.to_string();
+    assert!(lacks.contains("`The roles`") && lacks.contains("permission denied"), "{lacks}");
+    // With whatever search path: the owner's does not lead to the tables.
+    owner.batch_execute(&grants).expect("the grants are SQL");
     let timers = Timers::open_unmigrated(&url(&works)).expect("nothing is missing");
     drop(Timers::open(&url(&works)).expect("there is nothing to do"));
     let (tell, told) = mpsc::channel();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tickwheel::Scheduler;
 use tickwheel_durable::postgres::Postgres;
-use tickwheel_durable::{Failure, State, Timers};
+use tickwheel_durable::{Failure, NewTimer, State, Timers};
 use tokio::runtime::Runtime;
 use tokio_postgres::{Client, NoTls};
 
@@ -28,6 +28,7 @@ fn in_a_transaction_of_tokio_postgres() {
                 "a_completion_makes_any_client_exactly_once",
                 a_completion_makes_any_client_exactly_once,
             ),
+            ("a_completion_that_cannot_be_says_so", a_completion_that_cannot_be_says_so),
         ],
     );
 }
@@ -240,5 +241,37 @@ fn a_completion_makes_any_client_exactly_once(database: &Database<'_>) {
     timers.schedule(&mail("cancelled", NOW)).expect("scheduled");
     until("its outcome is void", || worker.stats().lost == 1);
     assert_eq!((effects(database), worker.stats().failed), (2, 3));
+    assert!(worker.stop(PATIENCE));
+}
+
+fn a_completion_that_cannot_be_says_so(database: &Database<'_>) {
+    let timers = database.open();
+    let (tell, told) = mpsc::channel();
+    let (url, tell_too) = (database.url(), tell.clone());
+    let worker = timers
+        .worker()
+        .handle("mail", move |run| {
+            let mut client = postgres::Client::connect(&url, postgres::NoTls)?;
+            let statement = run.completion()?;
+            client.batch_execute(&statement)?;
+            let again = client.batch_execute(&statement).expect_err("it is complete");
+            let said = again.as_db_error().expect("the server's answer");
+            Ok(tell.send(format!("{} {}", said.code().code(), said.message()))?)
+        })
+        .handle_in_postgres("in a transaction", move |run, _| {
+            let refused = run.completion().expect_err("the transaction ends the timer");
+            Ok(tell_too.send(refused.reason().to_owned())?)
+        })
+        .start(Scheduler::global())
+        .expect("it starts");
+    for (kind, text) in [
+        ("mail", "TW001 this run is complete already, or it is not this worker's any more"),
+        ("in a transaction", "the transaction of this handler ends the timer already"),
+    ] {
+        timers.schedule(&NewTimer::new(kind, "1", NOW)).expect("scheduled");
+        let said = told.recv_timeout(PATIENCE).expect("it runs");
+        assert!(said.starts_with(text), "{said}");
+        until("it is done", || timers.get(kind, "1").expect("no error").is_none());
+    }
     assert!(worker.stop(PATIENCE));
 }

@@ -28,7 +28,7 @@ use common::{PATIENCE, until};
 use databases::{Database, client};
 use tickwheel::{Precision, Scheduler};
 use tickwheel_durable::{
-    Error, Existing, Failure, Filter, NewTimer, Retry, State, StopReason, Table, Timers,
+    Error, Existing, Failure, Filter, NewTimer, Retry, Run, State, StopReason, Table, Timers,
     WorkerBuilder, postgres, sqlite,
 };
 
@@ -821,6 +821,45 @@ fn the_order_and_its_timer_are_written_together_or_not_at_all(database: &Databas
     assert!(is_gone(&timers, "undone"));
 }
 
+/// By the rule for attempts, and not when its lease ends.
+fn a_transaction_that_takes_too_long_is_tried_again(database: &Database<'_>) {
+    let timers = database.open();
+    let (log, seen) = Log::new();
+    let (go_on, is_over) = mpsc::channel();
+    let is_over = Mutex::new(is_over);
+    // The worker may wait for the file that this handler has, and so see its time limit later than the handler.
+    let patience = if database.is_sqlite() { Duration::from_millis(300) } else { PATIENCE };
+    let handle = move |run: &Run<'_>| {
+        log.add(run);
+        if run.attempt() == 1 {
+            until("it is told", || !run.is_current());
+            _ = is_over.lock().expect("no panic").recv_timeout(patience);
+        } else {
+            assert_eq!(run.timer().error.as_deref(), Some("it took longer than its time limit"));
+        }
+        Ok(())
+    };
+    let worker = timers.worker().retry(quick(3));
+    let worker = if database.is_sqlite() {
+        worker.handle_in_sqlite("mail", move |run, _| handle(run))
+    } else {
+        worker.handle_in_postgres("mail", move |run, _| handle(run))
+    };
+    let worker = worker.time_limit(Duration::from_millis(100)).lease(HOUR).poll_every(HOUR);
+    let worker = worker.start(Scheduler::global()).expect("it starts");
+    timers.schedule(&mail("1", NOW)).expect("scheduled");
+    assert_eq!(next(&seen).attempt, 1);
+    let is_late = || worker.stats().timed_out == 1;
+    until("its time is over", || is_late() || database.is_sqlite() && worker.stats().done == 1);
+    _ = go_on.send(());
+    assert_eq!(next(&seen).attempt, 2);
+    until("it is done", || worker.stats().done == 1 && worker.stats().stuck == 0);
+    assert!(is_gone(&timers, "1"));
+    let stats = worker.stats();
+    assert_eq!((stats.taken_over, stats.lost), (0, 0));
+    assert!(worker.stop(PATIENCE));
+}
+
 fn a_transaction_that_never_ends_is_ended(database: &Database<'_>) {
     if database.is_sqlite() {
         return; // a file has no server that could end it
@@ -1173,6 +1212,8 @@ fn a_closed_scheduler_stops_the_worker(database: &Database<'_>) {
     drop(scheduler.close().expect("it closes"));
     until("it has ended", || worker.stop(Duration::from_millis(1)));
     assert!(is_gone(&timers, "1"), "the outcome is written all the same");
+    let refused = noting(&timers).0.start(&scheduler).expect_err("it is closed");
+    assert!(matches!(refused, Error::Invalid(_)), "{refused:?}");
 }
 
 fn a_worker_says_whether_it_runs_and_why_not(database: &Database<'_>) {
@@ -1250,6 +1291,7 @@ on_both! {
     what_a_handler_schedules_in_its_transaction_comes_on_time,
     a_series_in_transactions_goes_on,
     the_order_and_its_timer_are_written_together_or_not_at_all,
+    a_transaction_that_takes_too_long_is_tried_again,
     a_transaction_that_never_ends_is_ended,
     a_machine_whose_clock_is_off_sends_nothing_early,
     jumps_of_the_clock_lose_nothing,
