@@ -108,7 +108,9 @@ pub(crate) fn what_was_claimed_and_not_started_goes_back(database: &Database<'_>
         };
         timers.schedule_all(&(0..TIMERS).map(one).collect::<Vec<_>>()).expect("scheduled");
     }
-    assert_eq!(run_to_the_end(&timers, &place), KINDS.len() as u32);
+    // One process dies by each, or both are in their runs when the first of them kills it.
+    let deaths = run_to_the_end(&timers, &place);
+    assert!((1..=KINDS.len() as u32).contains(&deaths), "{deaths} died");
     let dead = all(&timers);
     for kind in KINDS {
         let starts = starts_of(&ledger, kind);
