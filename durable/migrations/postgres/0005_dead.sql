@@ -1,4 +1,11 @@
 -- Version 5. What is dead wakes never, so the index finds it among many timers that wait.
+LOCK TABLE tickwheel_schema, tickwheel_timers;
+DO $$ BEGIN
+    IF (SELECT version FROM tickwheel_schema) IS DISTINCT FROM 4 THEN
+        RAISE 'this file brings tables of version 4 up to date, and these are of another' USING HINT =
+            'Run the files that come after the version in `tickwheel_schema`, once each in their order.';
+    END IF;
+END $$;
 CREATE OR REPLACE FUNCTION tickwheel_requeue(kind text, key text DEFAULT NULL, at timestamptz DEFAULT NULL, after interval DEFAULT NULL)
 RETURNS bigint LANGUAGE plpgsql SET search_path FROM CURRENT SET plan_cache_mode TO force_custom_plan AS $$
 #variable_conflict use_column
