@@ -370,7 +370,7 @@
 //!   takes nothing in, because what it would take in is due later. So a flood of tasks without a delay stays in the
 //!   lanes.
 //! - **Executors.** When 32,768 tasks of an executor are due and not done, producers of tasks that are due soon wait for
-//!   it. What it was handed and what it has done are two counts.
+//!   it. The scheduler counts what it has handed to each executor, and what that executor has done.
 //!
 //! Entries of cancelled tasks are swept at twice the pace at which tasks come in. A thread that is far behind looks at
 //! each task's holder before it files it, because by then most have been cancelled.

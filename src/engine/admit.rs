@@ -2,7 +2,8 @@
 //!
 //! A schedule reads the clock, counts the task towards the limit, fills a slot, publishes a record in the calling
 //! thread's lane, and rings the doorbell if the engine sleeps for too long. Each step is undone if a later one refuses
-//! the task (S20), unless the last turn has found the task meanwhile. Every task comes in here, also a leftover of another scheduler, which keeps its holder.
+//! the task (S20), unless the last turn has found the task in the meantime. Every task comes in here, also a leftover of
+//! another scheduler, which keeps its holder.
 
 use std::sync::Arc;
 use std::task::Waker;

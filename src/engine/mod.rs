@@ -6,7 +6,7 @@
 //! ```text
 //!   turn:  take in --> advance --> hand over --> retry --> tidy --> when to come back
 //!             |           |            |           |         |
-//!          intake       wheel     ready queue   retries   sweep, settle
+//!          intake       wheel     ready queue    retries   sweep, settle
 //! ```
 //!
 //! The engine is the only owner of the wheel, so its own data needs no lock. A turn takes only short locks of shared

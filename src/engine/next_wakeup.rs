@@ -49,7 +49,8 @@ impl Engine {
         self.wheel.len() + self.retries.waiting() > STALE
     }
 
-    /// Gives back memory that a peak has left. The engine calls this only if it has nothing else to do. Returns true if there is more to do at once.
+    /// Gives back memory that a peak has left. The engine calls this only if it has nothing else to do. Returns true if there
+    /// is more to do at once.
     fn trim(&mut self) -> bool {
         // A trim that has begun goes on, a slice per turn.
         let (tidying, now) = (&mut self.tidying, self.now);

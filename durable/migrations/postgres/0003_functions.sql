@@ -146,6 +146,7 @@ BEGIN
 END $$;
 
 -- Makes dead timers wait again, with all their attempts before them: the one of this key, or all of this kind. Returns how many.
+-- What is dead wakes never, so the index finds it among many timers that wait.
 CREATE FUNCTION tickwheel_requeue(kind text, key text DEFAULT NULL, at timestamptz DEFAULT NULL, after interval DEFAULT NULL)
 RETURNS bigint LANGUAGE plpgsql SET search_path FROM CURRENT SET plan_cache_mode TO force_custom_plan AS $$
 #variable_conflict use_column
@@ -154,6 +155,7 @@ BEGIN
     WITH dead AS (
         SELECT t.id FROM tickwheel_timers t
         WHERE t.kind = $1 COLLATE "default" AND ($2 IS NULL OR t.key = $2 COLLATE "default") AND t.state = 'dead'
+            AND t.wake = 'infinity'
         ORDER BY t.key COLLATE "C" FOR UPDATE)
     UPDATE tickwheel_timers t SET state = 'waiting', held_until = NULL, attempts = 0, due = tickwheel_due($3, $4)
     FROM dead WHERE t.id = dead.id;

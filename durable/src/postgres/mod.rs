@@ -60,7 +60,7 @@ macro_rules! migrations {
 }
 
 migrations! {
-    "0001_timers.sql", "0002_moves.sql", "0003_functions.sql", "0004_notices.sql", "0005_dead.sql"
+    "0001_timers.sql", "0002_moves.sql", "0003_functions.sql", "0004_notices.sql"
 }
 
 /// Any number, but the same for all processes that create the tables: one at a time does.
@@ -182,7 +182,7 @@ impl Postgres {
     /// # use ::postgres as client;
     /// # struct Pool;
     /// # struct Pooled(client::Client);
-    /// # impl Pool { fn get(&self) -> Result<Pooled, std::io::Error> { unimplemented!() } }
+    /// # impl Pool { fn get(&self) -> Result<Pooled, std::io::Error> { Err(std::io::Error::other("no pool")) } }
     /// # impl Deref for Pooled { type Target = client::Client; fn deref(&self) -> &client::Client { &self.0 } }
     /// # impl DerefMut for Pooled { fn deref_mut(&mut self) -> &mut client::Client { &mut self.0 } }
     /// use tickwheel_durable::{Timers, postgres::Postgres};
