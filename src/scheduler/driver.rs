@@ -358,3 +358,93 @@ impl Drop for Driver {
 }
 
 impl_debug!(Driver, self, pending: self.shared.pending());
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::{Arc, Mutex};
+    use std::time::Duration;
+
+    use crate::{DueBatch, DueTask, Executor, Inline, Rejected, Scheduler};
+
+    /// Keeps what it is handed, or first gives back in a batch what it has.
+    #[derive(Clone, Default)]
+    struct Keeper(Arc<Mutex<(Vec<DueTask>, bool)>>);
+
+    impl Keeper {
+        fn take(&self) -> impl Iterator<Item = DueTask> {
+            std::mem::take(&mut self.0.lock().expect("no panic").0).into_iter()
+        }
+    }
+
+    impl Executor for Keeper {
+        fn execute(&self, task: DueTask) -> Result<(), Rejected> {
+            Err(Rejected::new(task))
+        }
+
+        fn execute_batch(&self, batch: &mut DueBatch) {
+            let (kept, gives_back) = &mut *self.0.lock().expect("no panic");
+            if *gives_back {
+                kept.drain(..).for_each(|task| batch.reject(Rejected::new(task)));
+            }
+            kept.extend(batch);
+        }
+    }
+
+    /// Takes nothing out of its batches.
+    struct Busy;
+
+    impl Executor for Busy {
+        fn execute(&self, task: DueTask) -> Result<(), Rejected> {
+            Err(Rejected::new(task))
+        }
+
+        fn execute_batch(&self, _batch: &mut DueBatch) {}
+    }
+
+    /// Producers are held back by these counts, so each task leaves them once, where it was handed over: it has run, was
+    /// dropped, was found cancelled, or comes back, in whichever batch.
+    #[test]
+    fn s19_s30_a_task_counts_where_it_was_handed_over() {
+        let keeper = Keeper::default();
+        let builder = Scheduler::builder().executor(keeper.clone());
+        let (scheduler, driver) = builder.build_driven().expect("the defaults are good");
+        let (own, inline) =
+            (scheduler.with_executor(keeper.clone()), scheduler.with_executor(Inline));
+        let busy = scheduler.with_executor(Busy);
+        let shared = scheduler.shared();
+        let find =
+            |number| shared.own_executors.find(number).expect("its handle lives").backlog.clone();
+        let (of_own, of_inline, of_busy) = (find(1), find(2), find(3));
+        let ahead = || {
+            let of_default = shared.backlog.ahead() - shared.intake.done();
+            (of_default, of_own.ahead(), of_inline.ahead() + of_busy.ahead())
+        };
+        let schedule =
+            |scheduler: &Scheduler| scheduler.schedule_once(Duration::ZERO, || ()).expect("open");
+        let cancelled = [&scheduler, &own].map(|at| {
+            let four: Vec<_> = (0..4).map(|_| schedule(at)).collect();
+            [&inline, &busy].map(schedule);
+            driver.turn();
+            four.into_iter().next().expect("four")
+        });
+        assert_eq!(ahead(), (4, 4, 0));
+        assert!(cancelled.iter().all(crate::Cancellable::cancel));
+        let mut tasks = keeper.take();
+        for _ in [&scheduler, &own] {
+            tasks.by_ref().take(2).for_each(DueTask::run);
+            drop(tasks.next());
+            let kept = tasks.next().expect("the fourth");
+            keeper.0.lock().expect("no panic").0.push(kept);
+        }
+        assert_eq!(ahead(), (1, 1, 0));
+        keeper.0.lock().expect("no panic").1 = true;
+        schedule(&scheduler);
+        driver.turn();
+        assert_eq!(ahead(), (1, 0, 0), "two came back in the batch of the third");
+        keeper.0.lock().expect("no panic").1 = false;
+        driver.advance(Duration::from_secs(1));
+        assert_eq!(ahead(), (2, 1, 0), "they were offered again");
+        keeper.take().for_each(DueTask::run);
+        assert_eq!((ahead(), scheduler.pending()), ((0, 0, 0), 2));
+    }
+}
