@@ -364,7 +364,9 @@ mod tests {
     use std::sync::{Arc, Mutex};
     use std::time::Duration;
 
-    use crate::{DueBatch, DueTask, Executor, Inline, Rejected, Scheduler};
+    use crate::executor::{DueBatch, DueTask, Executor, Inline, Rejected};
+    use crate::scheduler::Scheduler;
+    use crate::scheduler::handle::Cancellable;
 
     /// Keeps what it is handed, or first gives back in a batch what it has.
     #[derive(Clone, Default)]
@@ -428,7 +430,7 @@ mod tests {
             four.into_iter().next().expect("four")
         });
         assert_eq!(ahead(), (4, 4, 0));
-        assert!(cancelled.iter().all(crate::Cancellable::cancel));
+        assert!(cancelled.iter().all(Cancellable::cancel));
         let mut tasks = keeper.take();
         for _ in [&scheduler, &own] {
             tasks.by_ref().take(2).for_each(DueTask::run);
