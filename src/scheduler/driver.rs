@@ -425,7 +425,7 @@ mod tests {
             |scheduler: &Scheduler| scheduler.schedule_once(Duration::ZERO, || ()).expect("open");
         let cancelled = [&scheduler, &own].map(|at| {
             let four: Vec<_> = (0..4).map(|_| schedule(at)).collect();
-            [&inline, &busy].map(schedule);
+            let _ = [&inline, &busy].map(schedule);
             driver.turn();
             four.into_iter().next().expect("four")
         });
