@@ -42,10 +42,13 @@ impl Server {
             return Err("`DATABASE_URL` names a server that is not ours to stop".to_owned());
         }
         let programs = programs().ok_or("no PostgreSQL is installed")?;
-        let private = Private::start(programs)?;
+        Ok(Server::of(Private::start(programs)?))
+    }
+
+    fn of(private: Private) -> Server {
         let folder = private.folder.to_string_lossy().replace('/', "%2F");
         let url = format!("postgres://postgres@{folder}/postgres");
-        Ok(Server { url, private: Some(private) })
+        Server { url, private: Some(private) }
     }
 
     /// Makes a private server listen on a TCP port of this machine too, with TLS and a certificate that it has signed itself.
@@ -86,6 +89,50 @@ impl Server {
         let private = self.private.as_ref().expect("a private server");
         private.run("pg_ctl", &["stop", "-w", "-m", "immediate"]).expect("it stops");
         private.launch().expect("it starts again");
+    }
+
+    /// Stops a private server, which ends all its connections, and starts it again.
+    pub(crate) fn restart(&self) {
+        let private = self.private.as_ref().expect("a private server");
+        private.run("pg_ctl", &["stop", "-w", "-m", "fast"]).expect("it stops");
+        private.launch().expect("it starts again");
+    }
+
+    /// Ends a private server as a crash would, for good.
+    pub(crate) fn end(&self) {
+        let private = self.private.as_ref().expect("a private server");
+        private.run("pg_ctl", &["stop", "-w", "-m", "immediate"]).expect("it stops");
+    }
+
+    /// Starts a private server that follows this private one, by way of another folder of its socket.
+    ///
+    /// # Errors
+    ///
+    /// The reason why it could not be started.
+    pub(crate) fn replica(&self, through: &Path) -> Result<Server, Reason> {
+        let first = self.private.as_ref().expect("a private server");
+        let folder = env::temp_dir().join(new_name("pg"));
+        fs::create_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        let owner = Owner::of(&folder)?;
+        let private = Private { programs: first.programs.clone(), owner, folder };
+        let host = first.folder.to_string_lossy().into_owned();
+        let user = ["--host", &host, "--username=postgres", "--no-sync", "--checkpoint=fast"];
+        private.run("pg_basebackup", &user)?;
+        private.configure().map_err(|error| format!("its settings: {error}"))?;
+        let follows = format!(
+            "primary_conninfo = 'host={} user=postgres'\nwal_retrieve_retry_interval = 100\n",
+            through.display()
+        );
+        private.add(&follows).map_err(|error| format!("its settings: {error}"))?;
+        fs::write(private.data().join("standby.signal"), "").map_err(|error| error.to_string())?;
+        private.launch()?;
+        Ok(Server::of(private))
+    }
+
+    /// Makes a replica a server of its own.
+    pub(crate) fn promote(&self) {
+        let private = self.private.as_ref().expect("a private server");
+        private.run("pg_ctl", &["promote", "-w"]).expect("it is promoted");
     }
 
     /// Returns the process of a private server from which all its others come.

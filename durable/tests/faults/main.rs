@@ -23,6 +23,7 @@ mod full_disk;
 mod handlers;
 mod holding;
 mod kills;
+mod ordeal;
 mod pooler;
 mod process;
 mod proxy;
@@ -31,6 +32,7 @@ mod server;
 mod servers;
 mod storm;
 mod tls;
+mod wall_clock;
 
 use attempts::{
     a_poison_timer_takes_no_neighbour_along, kills_cost_no_attempt_that_was_not_made,
@@ -53,6 +55,25 @@ use storm::a_storm_of_kills_loses_nothing;
 #[test]
 fn worker_process() {
     process::be_a_worker();
+}
+
+/// Does nothing, unless an ordeal has started it.
+#[test]
+fn ordeal_process() {
+    ordeal::be_one();
+}
+
+#[test]
+fn an_ordeal_with_postgresql() {
+    match server::Server::private() {
+        Ok(server) => ordeal::with_a_server(&server),
+        Err(reason) => databases::say(&format!("an ordeal with PostgreSQL: skipped: {reason}")),
+    }
+}
+
+#[test]
+fn an_ordeal_with_sqlite() {
+    ordeal::with_a_file();
 }
 
 on_both! {

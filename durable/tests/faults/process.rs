@@ -98,10 +98,22 @@ impl Process {
     fn start_by(mut command: Command, place: &Place, point: Point, lease: Duration) -> Process {
         let point = format!("{point:?}");
         let settings = [&place.address, &place.direct, &place.ledger, &point].map(String::as_str);
-        let mut child = command
-            .args(["--exact", "worker_process", "--nocapture", "--test-threads=1"])
+        command
             .env("TICKWHEEL_WORKER_PROCESS", settings.join("\n"))
-            .env("TICKWHEEL_LEASE", lease.as_millis().to_string())
+            .env("TICKWHEEL_LEASE", lease.as_millis().to_string());
+        Process::be(command, "worker_process")
+    }
+
+    /// Starts the process of a test of this program, with what the environment of the command says.
+    pub(crate) fn of(test: &str, variable: &str, settings: &str) -> Process {
+        let mut command = Command::new(this_program());
+        command.env(variable, settings);
+        Process::be(command, test)
+    }
+
+    fn be(mut command: Command, test: &str) -> Process {
+        let mut child = command
+            .args(["--exact", test, "--nocapture", "--test-threads=1"])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -123,13 +135,30 @@ impl Process {
         while self.next_line() != wanted {}
     }
 
+    /// Returns false if the process does not say this for so long.
+    pub(crate) fn await_line_within(&self, wanted: &str, span: Duration) -> bool {
+        let end = std::time::Instant::now() + span;
+        let left = || end.saturating_duration_since(std::time::Instant::now());
+        std::iter::from_fn(|| self.lines.recv_timeout(left()).ok()).any(|line| line == wanted)
+    }
+
     fn next_line(&self) -> String {
         self.lines.recv_timeout(PATIENCE).expect("the process says something")
     }
 
     pub(crate) fn say(&mut self, line: &str) {
+        assert!(self.try_to_say(line), "it listens");
+    }
+
+    /// Returns false if the process does not listen any more.
+    pub(crate) fn try_to_say(&mut self, line: &str) -> bool {
         let mut input = self.child.stdin.as_ref().expect("piped");
-        writeln!(input, "{line}").expect("it listens");
+        writeln!(input, "{line}").is_ok()
+    }
+
+    /// Returns what the process has said in the meantime.
+    pub(crate) fn said(&self) -> Vec<String> {
+        self.lines.try_iter().collect()
     }
 
     /// Returns how many outcomes of its worker did not matter.
