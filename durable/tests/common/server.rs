@@ -117,7 +117,11 @@ impl Server {
         let private = Private { programs: first.programs.clone(), owner, folder };
         let host = first.folder.to_string_lossy().into_owned();
         let user = ["--host", &host, "--username=postgres", "--no-sync", "--checkpoint=fast"];
-        private.run("pg_basebackup", &user)?;
+        // A folder of links may have a part of the programs.
+        let link = private.programs.join("initdb");
+        let folder = fs::canonicalize(&link).ok().and_then(|file| Some(file.parent()?.to_owned()));
+        let folder = folder.unwrap_or_else(|| private.programs.clone());
+        private.run_from(&folder, "pg_basebackup", &user)?;
         private.configure().map_err(|error| format!("its settings: {error}"))?;
         let follows = format!(
             "primary_conninfo = 'host={} user=postgres'\nwal_retrieve_retry_interval = 100\n",
@@ -239,7 +243,11 @@ impl Private {
     }
 
     fn run(&self, program: &str, arguments: &[&str]) -> Result<Output, Reason> {
-        let mut command = Command::new(self.programs.join(program));
+        self.run_from(&self.programs, program, arguments)
+    }
+
+    fn run_from(&self, folder: &Path, program: &str, arguments: &[&str]) -> Result<Output, Reason> {
+        let mut command = Command::new(folder.join(program));
         command.arg("-D").arg(self.data()).args(arguments).current_dir(&self.folder);
         self.owner.become_in(&mut command);
         let output = command.output().map_err(|error| format!("{program}: {error}"))?;

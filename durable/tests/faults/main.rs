@@ -18,6 +18,7 @@ mod common;
 mod databases;
 mod delayed_messages;
 mod example;
+mod failover;
 #[cfg(target_os = "linux")]
 mod full_disk;
 mod handlers;
@@ -110,6 +111,11 @@ fn with_a_full_disk_and_a_reader() {
 #[test]
 fn with_a_server_that_fails() {
     servers::on_a_server_of_our_own();
+}
+
+#[test]
+fn with_a_replica() {
+    failover::what_a_replica_has_is_kept();
 }
 
 #[test]

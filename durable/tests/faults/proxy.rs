@@ -6,6 +6,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::Shutdown;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -58,6 +59,8 @@ impl Proxy {
         let listener = UnixListener::bind(folder.join(SOCKET)).expect("it binds");
         let server = server.socket_folder().to_path_buf();
         let leads_to = Mutex::new(server.clone());
+        fs::set_permissions(folder.join(SOCKET), fs::Permissions::from_mode(0o777))
+            .expect("open to all");
         let shared = Arc::new(Shared { leads_to, ..Shared::default() });
         let proxy = Proxy { folder, server, shared: Arc::clone(&shared) };
         thread::spawn(move || {

@@ -201,7 +201,7 @@ impl<'a> Nemesis<'a> {
                 long,
                 "rows are locked",
             ),
-            12 => self.open("SET lock_timeout = '1s'; BEGIN; LOCK TABLE tickwheel_timers", short, "the table is locked"),
+            12 => self.open("BEGIN; LOCK TABLE tickwheel_timers", short, "the table is locked"),
             13 => self.restart(false),
             14 => self.restart(true),
             15 | 16 => self.terminate(number),
@@ -254,7 +254,8 @@ impl<'a> Nemesis<'a> {
             }
             Database::Schema { .. } => {
                 let mut client = client(&self.database.url());
-                client.batch_execute(sql).is_ok().then_some(Session::Server { _client: client })
+                let brief = format!("SET lock_timeout = '300ms'; {sql}"); // it may stand in its own way
+                client.batch_execute(&brief).is_ok().then_some(Session::Server { _client: client })
             }
         };
         if let Some(session) = session {
