@@ -84,6 +84,39 @@ impl Server {
         Ok((port, certificate))
     }
 
+    /// Starts a private server that has a folder on a disk of so many megabytes, which nobody else sees and which is gone with the
+    /// server. Returns the folder.
+    ///
+    /// # Errors
+    ///
+    /// The reason why there is none. Only root can have one.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn with_a_small_disk(megabytes: u32) -> Result<(Server, PathBuf), Reason> {
+        let server = Server::private()?;
+        let private = server.private.as_ref().expect("a private server");
+        let Owner::Other { user, group } = private.owner else {
+            return Err("only root can mount a disk".to_owned());
+        };
+        let disk = private.folder.join("disk");
+        fs::create_dir(&disk).map_err(|error| format!("{}: {error}", disk.display()))?;
+        private.run("pg_ctl", &["stop", "-w", "-m", "fast"])?;
+        let script = format!(
+            "mount -t tmpfs -o size={megabytes}m,mode=700,uid={user},gid={group} disk {disk} &&
+             exec setpriv --reuid={user} --regid={group} --clear-groups {programs}/pg_ctl start -w -D {data} -l {folder}/log",
+            disk = disk.display(),
+            programs = private.programs.display(),
+            data = private.data().display(),
+            folder = private.folder.display(),
+        );
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", &script]).current_dir(&private.folder);
+        let output = command.output().map_err(|error| format!("unshare: {error}"))?;
+        if !output.status.success() {
+            return Err(format!("a disk: {}", String::from_utf8_lossy(&output.stderr)));
+        }
+        Ok((server, disk))
+    }
+
     /// Ends a private server as a crash would, and starts it again. It recovers from its log.
     pub(crate) fn crash(&self) {
         let private = self.private.as_ref().expect("a private server");

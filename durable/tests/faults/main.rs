@@ -31,6 +31,8 @@ mod proxy;
 #[path = "../common/server.rs"]
 mod server;
 mod servers;
+#[cfg(target_os = "linux")]
+mod small_disk;
 mod storm;
 mod tls;
 mod wall_clock;
@@ -49,6 +51,7 @@ use kills::{
     a_halted_process_changes_nothing_when_it_comes_back, a_killed_worker_loses_nothing,
     a_payload_that_kills_its_process_is_dead_in_the_end, a_process_that_was_halted_goes_on,
     a_timer_that_is_held_before_its_start_holds_up_no_other, a_worker_whose_thread_panics_says_so,
+    a_worker_whose_wall_clock_jumps_is_on_time,
 };
 use storm::a_storm_of_kills_loses_nothing;
 
@@ -83,6 +86,7 @@ on_both! {
     a_halted_process_changes_nothing_when_it_comes_back,
     a_process_that_was_halted_goes_on,
     a_worker_whose_thread_panics_says_so,
+    a_worker_whose_wall_clock_jumps_is_on_time,
     a_timer_that_is_held_before_its_start_holds_up_no_other,
     a_claim_that_comes_after_the_stop_is_given_back,
     a_payload_that_kills_its_process_is_dead_in_the_end,
@@ -116,6 +120,12 @@ fn with_a_server_that_fails() {
 #[test]
 fn with_a_replica() {
     failover::what_a_replica_has_is_kept();
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn with_a_server_on_a_small_disk() {
+    small_disk::a_server_whose_disk_is_full_loses_nothing();
 }
 
 #[test]

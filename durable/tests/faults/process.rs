@@ -25,6 +25,8 @@ pub(crate) enum Point {
     Nowhere,
     BeforeClaim,
     AfterClaim,
+    /// The start is written down, and the handler is about to be called. In a transaction, that is in the handler.
+    AfterStart,
     /// At the end of the handler of a timer whose payload says `hold`. In a transaction, that is before the commit.
     InHandler,
     BeforeFinish,
@@ -34,10 +36,11 @@ pub(crate) enum Point {
     Panic,
 }
 
-const POINTS: [Point; 7] = [
+const POINTS: [Point; 8] = [
     Point::Nowhere,
     Point::BeforeClaim,
     Point::AfterClaim,
+    Point::AfterStart,
     Point::InHandler,
     Point::BeforeFinish,
     Point::AfterFinish,
@@ -223,6 +226,9 @@ pub(crate) fn signal(name: &str, process: u32) {
     assert!(status.expect("it runs").success(), "{name} for {process}");
 }
 
+/// How far off the wall clock of a process is that is told `clock`, in seconds.
+const DAY: i64 = 86_400;
+
 /// The whole life of a worker process. Returns at once if this process is none.
 pub(crate) fn be_a_worker() {
     let Ok(settings) = env::var("TICKWHEEL_WORKER_PROCESS") else { return };
@@ -249,6 +255,7 @@ pub(crate) fn be_a_worker() {
     for line in io::stdin().lines().map_while(Result::ok) {
         match line.as_str() {
             "go" => gate.open(),
+            "clock" => assert!(super::wall_clock::set_off(DAY)),
             "errors" => println!("@errors={}", worker.stats().errors),
             "lost" => println!("@lost={}", worker.stats().lost),
             other => panic!("{other}"),

@@ -3,6 +3,10 @@
 
 use std::time::Duration;
 
+pub(crate) const fn can_be_set() -> bool {
+    cfg!(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64"))
+}
+
 /// Sets the wall clock so many seconds off. Returns false where that cannot be done.
 pub(crate) fn set_off(seconds: i64) -> bool {
     #[cfg(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64"))]

@@ -103,12 +103,15 @@ fn run(database: &Database<'_>, server: Option<&Server>) {
     }
     let is_over = AtomicBool::new(false);
     let mut nemesis = Nemesis::new(database, server, &place, random.next());
+    let clients: Vec<_> =
+        (0..CLIENTS).map(|number| Client::new(database, number, random.next())).collect();
     let versions = thread::scope(|scope| {
         let _end = End(&is_over);
-        let clients: Vec<_> = (0..CLIENTS)
-            .map(|number| {
-                let (seed, is_over) = (random.next(), &is_over);
-                scope.spawn(move || Client::new(database, number, seed).live(is_over))
+        let clients: Vec<_> = clients
+            .into_iter()
+            .map(|client| {
+                let is_over = &is_over;
+                scope.spawn(move || client.live(is_over))
             })
             .collect();
         nemesis.rage(length);
