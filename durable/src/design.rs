@@ -39,6 +39,14 @@
 //! its run. A handler in a transaction of tokio-postgres has a thread all the same: its connection is its own for so long
 //! anyway, and so the statements of a transaction are written once for both clients.
 //!
+//! A fencing number is the next one of a sequence, and behind it twenty random bits. It was the sequence alone, until a test failed over
+//! to a replica that lagged. The replica's sequence does not know of the last claims, so it gave their numbers away again, and the
+//! rows that were put in got the numbers of rows that were lost. So the outcome of a run on the lost server ended a run of
+//! the new one, of the same timer or of another; and within a worker, which knows its runs by these numbers, one took the place
+//! of another, and that timer was never run. What would also go up over a failover was left alone. The database's clock may be
+//! set back. The number of the server's timeline cannot be read on all servers that speak PostgreSQL. And a counter in a row would be
+//! written by each claim, and lost with the others. The random bits cost at most 0.2 us for each timer.
+//!
 //! What told workers of news was changed twice. A notice for each row of a batch floods the server, and one for the whole
 //! batch names the earliest only: the second timer of a batch was a minute late. Now a claim that does not fill up also
 //! tells when the next timer of its kind wakes. So each timer leads to the one behind it, and a notice for the first of

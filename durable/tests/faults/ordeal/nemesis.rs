@@ -73,6 +73,11 @@ impl<'a> Nemesis<'a> {
             begin,
             trace,
         };
+        if server.is_some() {
+            // A server that is told to stop waits for clients that have connected and say nothing, a minute by default.
+            let brief = "ALTER SYSTEM SET authentication_timeout = '1s'";
+            [brief, "SELECT pg_reload_conf()"].iter().for_each(|sql| database.execute(sql));
+        }
         for number in 0..WORKERS {
             let proxy = server.map(Proxy::before);
             let settings = nemesis.draw(number, proxy.as_ref());
