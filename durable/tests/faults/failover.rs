@@ -118,7 +118,9 @@ fn fail_over() -> Result<(), Reason> {
     let mut behind = client(&replica.url_of(&name));
     until("the replica has them", || {
         let count = "SELECT count(*) FROM tickwheel_timers";
-        behind.query_one(count, &[]).is_ok_and(|row| row.get::<_, i64>(0) == MANY as i64 + 2)
+        behind
+            .query_one(count, &[])
+            .is_ok_and(|row| usize::try_from(row.get::<_, i64>(0)) == Ok(MANY + 2))
     });
     wire.hold(Way::ToClient);
     until("they have run", || {

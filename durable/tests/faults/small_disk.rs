@@ -77,8 +77,7 @@ pub(crate) fn a_server_whose_disk_is_full_loses_nothing() {
         told.load(Ordering::Relaxed) > 0 && refused > 3
     });
     other.batch_execute("DROP TABLE filler").expect("dropped");
-    let left =
-        || timers.list(&Filter::new().limit(10_000)).map(|left| left.len()).unwrap_or(usize::MAX);
+    let left = || timers.list(&Filter::new().limit(10_000)).map_or(usize::MAX, |left| left.len());
     until("all are done but those for later", || left() == accepted);
     assert!(worker.stop(PATIENCE));
     assert_eq!(worker.stats().dead, 0);

@@ -80,8 +80,9 @@ impl<'a> Client<'a> {
     fn step(&mut self) {
         let is_old = !self.keys.is_empty() && !self.random.one_in(3);
         if !is_old {
-            return match self.random.below(5) {
+            return match self.random.below(6) {
                 0 => self.schedule_some(),
+                5 => self.replace_what_runs(),
                 1 | 2 => self.schedule_with_an_order(),
                 _ => self.schedule_another(),
             };
@@ -99,20 +100,35 @@ impl<'a> Client<'a> {
 
     /// Draws a version, and the timer that it is.
     fn draw(&mut self, kind: &'static str, key: String, number: i64) -> (Version, NewTimer) {
-        let max_attempts = [Some(1), Some(2), Some(5), None, None][self.random.below(5) as usize];
-        let what = match self.random.below(12) {
+        let what = self.draw_payload();
+        let delay = match self.random.below(8) {
+            0 | 1 => 0,
+            2 => self.random.below(3000),
+            _ => self.random.below(300),
+        };
+        self.version_of(kind, key, number, &what, delay)
+    }
+
+    fn draw_payload(&mut self) -> String {
+        match self.random.below(12) {
             0 | 1 => format!("fail {}", 1 + self.random.below(3)),
             2 => "late 1".to_owned(),
             3 | 4 => format!("slow {}", self.random.below(30)),
             5 if self.random.one_in(3) => "over 1".to_owned(),
             6 | 7 => "child 1".to_owned(),
             _ => "quick".to_owned(),
-        };
-        let delay = match self.random.below(8) {
-            0 | 1 => 0,
-            2 => self.random.below(3000),
-            _ => self.random.below(300),
-        };
+        }
+    }
+
+    fn version_of(
+        &mut self,
+        kind: &'static str,
+        key: String,
+        number: i64,
+        what: &str,
+        delay: u64,
+    ) -> (Version, NewTimer) {
+        let max_attempts = [Some(1), Some(2), Some(5), None, None][self.random.below(5) as usize];
         let mut timer =
             new(kind, &key, Duration::from_millis(delay)).payload(format!("{number} {what}"));
         timer.max_attempts = max_attempts;
@@ -195,11 +211,35 @@ impl<'a> Client<'a> {
         self.take_in(version, &answer);
     }
 
+    /// The outcome of the run in progress comes while the new version runs.
+    fn replace_what_runs(&mut self) {
+        let kind = KINDS[self.random.below(2) as usize];
+        let key = format!("{}.{}", self.number, self.versions.len());
+        let span = 10 + self.random.below(40);
+        let (old, timer) = self.version_of(kind, key.clone(), 0, &format!("slow {span}"), 0);
+        let answer = self.timers.schedule(&timer).map(Some);
+        self.take_in(old, &answer);
+        if answer.is_err() {
+            return;
+        }
+        thread::sleep(Duration::from_millis(self.random.below(span))); // in the middle of it
+        let what = format!("stumble {}", 10 + self.random.below(40));
+        let (next, timer) = self.version_of(kind, key, 1, &what, 0);
+        let version = self.versions.len() - 1;
+        if let Some(place) = self.keys.iter().position(|known| *known == version) {
+            self.replace_by(place, version, next, &timer);
+        }
+    }
+
     fn replace(&mut self, place: usize, version: usize) {
         let old = &self.versions[version];
         let (kind, key, number) = (old.kind, old.key.clone(), old.number + 1);
         let (next, timer) = self.draw(kind, key, number);
-        let answer = self.timers.schedule(&timer);
+        self.replace_by(place, version, next, &timer);
+    }
+
+    fn replace_by(&mut self, place: usize, version: usize, next: Version, timer: &NewTimer) {
+        let answer = self.timers.schedule(timer);
         self.versions[version].end = match &answer {
             Ok(scheduled) if scheduled.replaced => End::Replaced(wall_clock::monotonic()),
             Ok(_) => End::Done,
@@ -214,16 +254,11 @@ impl<'a> Client<'a> {
         let (kind, key, number) = (old.kind, old.key.clone(), old.number + 1);
         let (next, timer) = self.draw(kind, key, number);
         let answer = self.timers.schedule_if_absent(&timer);
-        match &answer {
-            // The numbers of versions have to differ, also from that of the one that was not put in.
-            Ok(None) => _ = self.keys.swap_remove(place),
-            Ok(Some(_)) => {
-                self.versions[version].end = End::Done;
-                self.keys.swap_remove(place);
-            }
-            // The old one is as it was, or done.
-            Err(_) => _ = self.keys.swap_remove(place),
+        if matches!(answer, Ok(Some(_))) {
+            self.versions[version].end = End::Done;
         }
+        // The numbers of versions have to differ, also from that of the one that was not put in.
+        self.keys.swap_remove(place);
         self.take_in(next, &answer);
     }
 

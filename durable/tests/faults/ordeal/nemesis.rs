@@ -33,13 +33,8 @@ enum Fault {
     HalfOpen,
     /// A transaction is open, in which there may be locks. Its end is the drop.
     Session {
-        _client: Session,
+        _client: Box<dyn Send>,
     },
-}
-
-enum Session {
-    Server { _client: postgres::Client },
-    File { _client: rusqlite::Connection },
 }
 
 pub(super) struct Nemesis<'a> {
@@ -108,7 +103,7 @@ impl<'a> Nemesis<'a> {
         self.trace.join("\n")
     }
 
-    fn note(&mut self, what: String) {
+    fn note(&mut self, what: &str) {
         let line = format!("{:9.3} s: {what}", self.begin.elapsed().as_secs_f64());
         println!("{line}");
         self.trace.push(line);
@@ -117,13 +112,33 @@ impl<'a> Nemesis<'a> {
     pub(super) fn rage(&mut self, length: Duration) {
         self.begin = Instant::now();
         while self.begin.elapsed() < length {
-            let next = Instant::now() + Duration::from_millis(self.random.below(250));
-            while Instant::now() < next {
-                self.heal(false);
-                std::thread::sleep(Duration::from_millis(5)); // the pace of the faults
-            }
+            self.pause();
             self.strike();
             self.tend();
+        }
+    }
+
+    /// Only opens transactions that read or lock, in which no call of a worker fails.
+    pub(super) fn nag(&mut self, length: Duration) {
+        let begin = Instant::now();
+        while self.server.is_some() && begin.elapsed() < length {
+            self.pause();
+            let span = Duration::from_millis(100 + self.random.below(900));
+            if self.random.one_in(3) {
+                self.read(span)
+            } else {
+                self.lock_rows(span)
+            }
+            self.tend();
+        }
+        self.heal(true);
+    }
+
+    fn pause(&mut self) {
+        let next = Instant::now() + Duration::from_millis(self.random.below(250));
+        while Instant::now() < next {
+            self.heal(false);
+            std::thread::sleep(Duration::from_millis(5)); // the pace of the faults
         }
     }
 
@@ -135,7 +150,7 @@ impl<'a> Nemesis<'a> {
                 proxy.slow_down(Duration::ZERO);
             }
         }
-        self.note("all is healed".to_owned());
+        self.note("all is healed");
         until("all workers are at work", || {
             self.tend();
             self.members.iter().all(|member| member.is_ready)
@@ -192,20 +207,18 @@ impl<'a> Nemesis<'a> {
         let long = Duration::from_millis(100 + self.random.below(3000));
         match choice {
             0..4 => {
-                self.note(format!("kill {number}"));
+                self.note(&format!("kill {number}"));
                 self.members[number].process.kill();
                 self.renew(number);
             }
             4..7 => self.halt(number, if self.server.is_some() { long } else { short }),
             7 => self.stop(number),
             8 => self.jump(number),
-            9 => self.open("BEGIN; SELECT count(*) FROM tickwheel_timers", long, "a transaction that reads is open"),
-            10 if self.server.is_none() => self.open("BEGIN IMMEDIATE", short, "the file is locked"),
-            10 | 11 => self.open(
-                "BEGIN; SELECT 1 FROM tickwheel_timers WHERE state <> 'dead' ORDER BY wake LIMIT 10 FOR UPDATE SKIP LOCKED",
-                long,
-                "rows are locked",
-            ),
+            9 => self.read(long),
+            10 if self.server.is_none() => {
+                self.open("BEGIN IMMEDIATE", short, "the file is locked")
+            }
+            10 | 11 => self.lock_rows(long),
             12 => self.open("BEGIN; LOCK TABLE tickwheel_timers", short, "the table is locked"),
             13 => self.restart(false),
             14 => self.restart(true),
@@ -224,7 +237,7 @@ impl<'a> Nemesis<'a> {
         let member = &mut self.members[number];
         if !is_halted && member.is_ready && member.process.try_to_say("stop") {
             let has_stopped = member.process.await_line_within("stopped true", A_WHILE);
-            self.note(format!(
+            self.note(&format!(
                 "stop {number}, {}",
                 if has_stopped { "in time" } else { "and kill it" }
             ));
@@ -236,7 +249,7 @@ impl<'a> Nemesis<'a> {
         if self.is_under(number, |fault| matches!(fault, Fault::Halted)) {
             return;
         }
-        self.note(format!("halt {number} for {span:?}"));
+        self.note(&format!("halt {number} for {span:?}"));
         self.members[number].process.halt();
         self.faults.push((number, Instant::now() + span, Fault::Halted));
     }
@@ -245,40 +258,50 @@ impl<'a> Nemesis<'a> {
     fn jump(&mut self, number: usize) {
         let seconds = [-86_400, -60, 0, 60, 86_400][self.random.below(5) as usize];
         if self.server.is_some() && self.members[number].is_ready {
-            self.note(format!("the wall clock of {number} is {seconds} s off"));
+            self.note(&format!("the wall clock of {number} is {seconds} s off"));
             _ = self.members[number].process.try_to_say(&format!("clock {seconds}"));
         }
     }
 
+    fn read(&mut self, span: Duration) {
+        let sql = "BEGIN; SELECT count(*) FROM tickwheel_timers";
+        self.open(sql, span, "a transaction that reads is open");
+    }
+
+    fn lock_rows(&mut self, span: Duration) {
+        let sql = "BEGIN; SELECT 1 FROM tickwheel_timers WHERE state <> 'dead' ORDER BY wake LIMIT 10 FOR UPDATE SKIP LOCKED";
+        self.open(sql, span, "rows are locked");
+    }
+
     /// Opens a transaction.
     fn open(&mut self, sql: &str, span: Duration, what: &str) {
-        let session = match self.database {
+        let session: Option<Box<dyn Send>> = match self.database {
             Database::File(path) => {
                 let client = rusqlite::Connection::open(path).expect("it opens");
-                client.execute_batch(sql).is_ok().then_some(Session::File { _client: client })
+                if client.execute_batch(sql).is_ok() { Some(Box::new(client)) } else { None }
             }
             Database::Schema { .. } => {
                 let mut client = client(&self.database.url());
                 let brief = format!("SET lock_timeout = '300ms'; {sql}"); // it may stand in its own way
-                client.batch_execute(&brief).is_ok().then_some(Session::Server { _client: client })
+                if client.batch_execute(&brief).is_ok() { Some(Box::new(client)) } else { None }
             }
         };
         if let Some(session) = session {
-            self.note(format!("{what} for {span:?}"));
+            self.note(&format!("{what} for {span:?}"));
             self.faults.push((0, Instant::now() + span, Fault::Session { _client: session }));
         }
     }
 
     fn restart(&mut self, is_crash: bool) {
         let Some(server) = self.server else { return };
-        self.note(format!("the server {}", if is_crash { "crashes" } else { "is restarted" }));
+        self.note(&format!("the server {}", if is_crash { "crashes" } else { "is restarted" }));
         if is_crash { server.crash() } else { server.restart() }
     }
 
     /// The server ends a half of the connections of a worker, as it does to those that an administrator does not like.
     fn terminate(&mut self, number: usize) {
         let part = self.random.below(2);
-        self.note(format!("connections of {number} are ended"));
+        self.note(&format!("connections of {number} are ended"));
         let sql = format!(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = '{}' AND pid % 2 = {part}",
             name(number)
@@ -287,7 +310,7 @@ impl<'a> Nemesis<'a> {
     }
 
     fn terminate_callers(&mut self) {
-        self.note("connections of callers are ended".to_owned());
+        self.note("connections of callers are ended");
         self.database.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
              WHERE application_name NOT LIKE 'ordeal%' AND pid <> pg_backend_pid() AND backend_type = 'client backend' AND random() < 0.5",
@@ -295,7 +318,7 @@ impl<'a> Nemesis<'a> {
     }
 
     fn cut(&mut self, number: usize, span: Duration) {
-        self.note(format!(
+        self.note(&format!(
             "connections of {number} are cut, and the server hears of it after {span:?}"
         ));
         let proxy = self.members[number].proxy.as_ref().expect("there is a server");
@@ -305,14 +328,14 @@ impl<'a> Nemesis<'a> {
 
     fn hold(&mut self, number: usize, span: Duration) {
         let way = [Way::ToServer, Way::ToClient][self.random.below(2) as usize];
-        self.note(format!("what flows {way:?} of {number} is held for {span:?}"));
+        self.note(&format!("what flows {way:?} of {number} is held for {span:?}"));
         self.members[number].proxy.as_ref().expect("there is a server").hold(way);
         self.faults.push((number, Instant::now() + span, Fault::Held));
     }
 
     fn slow(&mut self, number: usize, span: Duration) {
         let delay = Duration::from_millis(1 + self.random.below(40));
-        self.note(format!("what flows of {number} takes {delay:?} for {span:?}"));
+        self.note(&format!("what flows of {number} takes {delay:?} for {span:?}"));
         self.members[number].proxy.as_ref().expect("there is a server").slow_down(delay);
         self.faults.push((number, Instant::now() + span, Fault::Slow));
     }
@@ -322,7 +345,7 @@ impl<'a> Nemesis<'a> {
         let way = ["at once", "debounced", "never"][self.random.below(3) as usize];
         let sql = format!("SET lock_timeout = '500ms'; SELECT tickwheel_set_notices('{way}')");
         if self.database.attempt(&sql).is_ok() {
-            self.note(format!("workers are told {way}"));
+            self.note(&format!("workers are told {way}"));
         }
     }
 

@@ -19,6 +19,7 @@ use super::super::common::{PATIENCE, Random};
 use super::super::handlers::{micros, new};
 use super::super::process::Process;
 use super::super::wall_clock;
+use super::{PLAIN, TX};
 
 const VARIABLE: &str = "TICKWHEEL_ORDEAL_WORKER";
 
@@ -142,6 +143,7 @@ struct Handlers {
 ///
 /// - `fail n`: the first n attempts fail. `late n`: so they do, and the gap behind is long.
 /// - `slow n`: it takes n milliseconds.
+/// - `stumble n`: the first attempt fails after n milliseconds.
 /// - `over 1`: the first attempt takes longer than its time limit, and books all the same.
 /// - `child 1`: in a transaction, it schedules another timer.
 fn told(run: &Run<'_>) -> Result<(i64, String, u32), Failure> {
@@ -164,6 +166,10 @@ impl Handlers {
         match what.as_str() {
             "fail" if run.attempt() <= count => Err(failure),
             "late" if run.attempt() <= count => Err(failure.retry_after(LATE)),
+            "stumble" if run.attempt() == 1 => {
+                thread::sleep(Duration::from_millis(u64::from(count))); // work
+                Err(failure)
+            }
             "over" if run.attempt() == 1 => {
                 thread::sleep(LIMIT * 2); // longer than the limit is the subject
                 Ok(())
@@ -177,36 +183,40 @@ impl Handlers {
     }
 
     fn plain(&self, worker: WorkerBuilder) -> WorkerBuilder {
-        let (handlers, client) = (self.clone(), Mutex::new(None));
-        worker.handle("plain", move |run| {
-            handlers.begin(run)?;
-            // Several threads may run this, so each takes the connection or opens another.
-            let known = client.lock().expect("no panic").take();
-            let mut open = known.map_or_else(|| handlers.open(), Ok)?;
-            open.book(run)?;
-            *client.lock().expect("no panic") = Some(open);
-            Ok(())
+        PLAIN.into_iter().fold(worker, |worker, kind| {
+            let (handlers, client) = (self.clone(), Mutex::new(None));
+            worker.handle(kind, move |run| {
+                handlers.begin(run)?;
+                // Several threads may run this, so each takes the connection or opens another.
+                let known = client.lock().expect("no panic").take();
+                let mut open = known.map_or_else(|| handlers.open(), Ok)?;
+                open.book(run)?;
+                *client.lock().expect("no panic") = Some(open);
+                Ok(())
+            })
         })
     }
 
     fn in_transaction(&self, worker: WorkerBuilder) -> WorkerBuilder {
-        let handlers = self.clone();
-        if self.is_file {
-            return worker.handle_in_sqlite("tx", move |run, transaction| {
+        TX.into_iter().fold(worker, |worker, kind| {
+            let handlers = self.clone();
+            if self.is_file {
+                return worker.handle_in_sqlite(kind, move |run, transaction| {
+                    handlers.begin(run)?;
+                    book_in_file(transaction, run)?;
+                    child(run)?.map_or(Ok(()), |child| {
+                        in_file::within(transaction).schedule(&[child], Existing::Replace)?;
+                        Ok(())
+                    })
+                });
+            }
+            worker.handle_in_postgres(kind, move |run, transaction| {
                 handlers.begin(run)?;
-                book_in_file(transaction, run)?;
+                book_in_table(transaction, run)?;
                 child(run)?.map_or(Ok(()), |child| {
-                    in_file::within(transaction).schedule(&[child], Existing::Replace)?;
+                    on_server::within(transaction).schedule(&[child], Existing::Replace)?;
                     Ok(())
                 })
-            });
-        }
-        worker.handle_in_postgres("tx", move |run, transaction| {
-            handlers.begin(run)?;
-            book_in_table(transaction, run)?;
-            child(run)?.map_or(Ok(()), |child| {
-                on_server::within(transaction).schedule(&[child], Existing::Replace)?;
-                Ok(())
             })
         })
     }
