@@ -172,6 +172,10 @@ impl Server {
         private.run("pg_ctl", &["promote", "-w"]).expect("it is promoted");
     }
 
+    pub(crate) fn is_private(&self) -> bool {
+        self.private.is_some()
+    }
+
     /// Returns the process of a private server from which all its others come.
     pub(crate) fn process(&self) -> u32 {
         let private = self.private.as_ref().expect("a private server");

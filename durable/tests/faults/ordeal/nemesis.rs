@@ -125,9 +125,9 @@ impl<'a> Nemesis<'a> {
             self.pause();
             let span = Duration::from_millis(100 + self.random.below(900));
             if self.random.one_in(3) {
-                self.read(span)
+                self.read(span);
             } else {
-                self.lock_rows(span)
+                self.lock_rows(span);
             }
             self.tend();
         }
@@ -216,7 +216,7 @@ impl<'a> Nemesis<'a> {
             8 => self.jump(number),
             9 => self.read(long),
             10 if self.server.is_none() => {
-                self.open("BEGIN IMMEDIATE", short, "the file is locked")
+                self.open("BEGIN IMMEDIATE", short, "the file is locked");
             }
             10 | 11 => self.lock_rows(long),
             12 => self.open("BEGIN; LOCK TABLE tickwheel_timers", short, "the table is locked"),
