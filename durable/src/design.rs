@@ -42,8 +42,8 @@
 //! A fencing number is the next one of a sequence, and behind it twenty random bits. It was the sequence alone, until a test failed over
 //! to a replica that lagged. The replica's sequence does not know of the last claims, so it gave their numbers away again, and the
 //! rows that were put in got the numbers of rows that were lost. So the outcome of a run on the lost server ended a run of
-//! the new one, of the same timer or of another; and within a worker, which knows its runs by these numbers, one took the place
-//! of another, and that timer was never run. What would also go up over a failover was left alone. The database's clock may be
+//! the new one, of the same timer or of another; and within a worker, which knows its runs by these numbers, one could take the
+//! place of another, whose timer then would not run. What would also go up over a failover was left alone. The database's clock may be
 //! set back. The number of the server's timeline cannot be read on all servers that speak PostgreSQL. And a counter in a row would be
 //! written by each claim, and lost with the others. The random bits cost at most 0.2 us for each timer.
 //!

@@ -113,9 +113,9 @@ impl<'a> Client<'a> {
         match self.random.below(12) {
             0 | 1 => format!("fail {}", 1 + self.random.below(3)),
             2 => "late 1".to_owned(),
-            3 | 4 => format!("slow {}", self.random.below(30)),
-            5 if self.random.one_in(3) => "over 1".to_owned(),
-            6 | 7 => "child 1".to_owned(),
+            3..6 => format!("slow {}", self.random.below(120)),
+            6 if self.random.one_in(3) => "over 1".to_owned(),
+            6..8 => "child 1".to_owned(),
             _ => "quick".to_owned(),
         }
     }
