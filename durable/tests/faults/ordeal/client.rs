@@ -20,6 +20,9 @@ use super::worker::LIMIT;
 /// The most keys that a client has its eyes on.
 const KEYS: usize = 40;
 
+/// With more timers than this, clients wait for the workers.
+const BACKLOG: u64 = 250;
+
 /// One schedule of a key.
 #[derive(Debug)]
 pub(super) struct Version {
@@ -72,9 +75,21 @@ impl<'a> Client<'a> {
     pub(super) fn live(mut self, is_over: &AtomicBool) -> Vec<Version> {
         while !is_over.load(Ordering::Relaxed) {
             self.step();
+            // A backlog would have all faults come to the same few timers.
+            while self.versions.len() % 16 == 0
+                && self.is_behind()
+                && !is_over.load(Ordering::Relaxed)
+            {
+                thread::sleep(Duration::from_millis(100)); // until the workers have caught up
+            }
             thread::sleep(Duration::from_millis(self.random.below(12))); // the load of the ordeal
         }
         self.versions
+    }
+
+    fn is_behind(&self) -> bool {
+        let counts = self.timers.counts().unwrap_or_default();
+        counts.iter().map(|of| of.waiting + of.retrying + of.running).sum::<u64>() > BACKLOG
     }
 
     fn step(&mut self) {
