@@ -1,11 +1,12 @@
 //! Faults. Worker processes are killed, halted and aborted in each phase of their work; servers crash and
-//! hang; connections are cut and held up; disks are full; clocks jump (STORE-1 to STORE-7, ATTEMPT-1 to ATTEMPT-5, LEASE-1 to LEASE-6, PG-1 to PG-3).
+//! hang, and replicas take their place; connections are cut and held up; disks are full; clocks jump (STORE-1 to STORE-7, ATTEMPT-1 to ATTEMPT-5, LEASE-1 to LEASE-6, PG-1 to PG-3).
 //!
 //! In all of that nothing is lost and nothing is early. What a handler does in the timers' transaction exists exactly
 //! once. A plain handler runs twice only if a fault came between its start and the write of its outcome.
 //!
 //! Worker processes are this program, started again as the test `worker_process`, which does nothing by itself.
-//! `TICKWHEEL_STORM=10` makes the storms ten times as long, `TICKWHEEL_SEED=n` repeats the kills of one.
+//! `TICKWHEEL_STORM=10` makes the storms ten times as long, `TICKWHEEL_SEED=n` repeats the kills of one. The ordeal does all of it at
+//! once.
 
 #![cfg(unix)]
 
