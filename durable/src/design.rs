@@ -35,7 +35,9 @@
 //! 37,000 to 100,000 as a future. A pool that had its threads make all calls would be simpler, and would add two switches of
 //! threads to each call of a program that has no runtime.
 //!
-//! An async handler has no thread of the worker. Its future is dropped when its time is over, and a runtime that drops it ends
+//! An async handler has no thread of the worker. A few threads start all of them, so they take many at once and write their starts
+//! in one commit. With a commit for each, 1,000 runs that all waited for each other were 1,000 commits, and a kind whose handlers
+//! take 100 ms never had as many under way as it was allowed to. Its future is dropped when its time is over, and a runtime that drops it ends
 //! its run. A handler in a transaction of tokio-postgres has a thread all the same: its connection is its own for so long
 //! anyway, and so the statements of a transaction are written once for both clients.
 //!
@@ -86,8 +88,15 @@
 //! floor, and a look at the first timer 2,034 and 4. What is left is a claim that does not fill up: it also looks for the next timer
 //! that waits, and for that walks over the leases of the last half minute, which are ahead of the clock and of any floor.
 //!
-//! Dead timers wake never, so they are the last ones of their kind in the index, and are listed and requeued from there. `counts`
-//! reads the whole table: whatever would spare it that is one more index to write for each run.
+//! Dead timers wake never, so they are the last ones of their kind in the index, and are listed and requeued from there.
+//!
+//! `counts` reads the whole table from its first page to its last. The server has a small ring of buffers for that, so it drives
+//! nothing else out of its memory. Two ways to spare it the table were tried with a million timers of 600 MB. To have `state` and
+//! `due` in the entries of the index on `wake` costs a run nothing: claim and delete took 10 us of the server's time with them and
+//! without. Counting from such an index took 125 ms of processor time in place of 305, as long as the server knew that all pages are
+//! visible. After one timer in twenty had been moved, it took 4.0 s, and the table 0.5: what has changed is looked up in the table,
+//! timer by timer, in the order of the index. A second index, of the timers that are held or dead, made a run 18 % dearer (12 us), and
+//! those that wait would still have to be counted. Counters that the statements keep would be a lock that all of them share.
 //!
 //! PostgreSQL keeps the plan of a prepared statement. A plan that was made for a small table reads all of it, and goes on
 //! doing so when the table has grown, until the server next counts the rows, which may take a minute. So with 20,000 rows

@@ -313,7 +313,8 @@ impl Timers {
     /// Counts the timers of each kind, by state, and tells how far behind their workers are. With the feature `metrics`
     /// it also sets the gauges `tickwheel_durable_timers` and `tickwheel_durable_lag_seconds`.
     ///
-    /// It reads the whole table, so ask once a minute rather than once a second.
+    /// It reads the whole table, a third of a second for a million timers, so ask once a minute rather than once a second. Whether
+    /// any are dead is told by [`list`](Timers::list) with [`Filter::state`], which reads an index.
     ///
     /// # Errors
     ///
