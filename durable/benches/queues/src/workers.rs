@@ -101,6 +101,11 @@ impl Crew {
         logs.map(|log| log.count.load(Ordering::Relaxed)).sum()
     }
 
+    /// The number of the first worker process. `None`: it is this one.
+    pub(crate) fn process(&self) -> Option<u32> {
+        self.processes.first().map(|process| process.child.id())
+    }
+
     /// Stops the workers. Returns what their handlers have seen.
     pub(crate) fn stop(mut self) -> Vec<(i64, i64)> {
         let mut seen = Vec::new();
