@@ -35,11 +35,13 @@
 //! 37,000 to 100,000 as a future. A pool that had its threads make all calls would be simpler, and would add two switches of
 //! threads to each call of a program that has no runtime.
 //!
-//! An async handler has no thread of the worker. A few threads start all of them, so they take many at once and write their starts
-//! in one commit. With a commit for each, 1,000 runs that wait for each other were 1,006 commits with PostgreSQL, and with a SQLite
-//! file they were all under way after 0.6 to 2.3 s. Now these are 21 commits, and 0.3 to 0.4 s (with other work on the two cores). Its future is dropped when its time is over, and a runtime that drops it ends
+//! An async handler has no thread of the worker. Its future is dropped when its time is over, and a runtime that drops it ends
 //! its run. A handler in a transaction of tokio-postgres has a thread all the same: its connection is its own for so long
 //! anyway, and so the statements of a transaction are written once for both clients.
+//!
+//! A few threads start all async handlers of a kind, so each takes many at once and writes their starts in one commit. With a
+//! commit for each, 1,000 runs that wait for each other were 1,006 commits with PostgreSQL, and with a SQLite file they were all under
+//! way after 0.6 to 2.3 s. Now these are 21 commits, and 0.3 to 0.4 s (with other work on the two cores).
 //!
 //! What told workers of news was changed twice. A notice for each row of a batch floods the server, and one for the whole
 //! batch names the earliest only: the second timer of a batch was a minute late. Now a claim that does not fill up also
