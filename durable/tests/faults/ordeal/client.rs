@@ -258,7 +258,7 @@ impl<'a> Client<'a> {
         self.versions[version].end = match &answer {
             Ok(scheduled) if scheduled.replaced => End::Replaced(wall_clock::monotonic()),
             Ok(_) => End::Done,
-            Err(_) => End::Unknown,
+            Err(_) => End::Unknown, // `take_in` looks at it
         };
         self.keys.swap_remove(place);
         self.take_in(next, &answer.map(Some));
@@ -331,7 +331,10 @@ impl<'a> Client<'a> {
 /// The nemesis makes no call invalid.
 fn is_of_a_fault(error: &Error) {
     assert!(
-        !matches!(error, Error::Invalid(_) | Error::Schema(_) | Error::Unmigrated(_)),
+        !matches!(
+            error,
+            Error::Invalid(_) | Error::Schema(_) | Error::Unmigrated(_) | Error::Refused(_)
+        ),
         "{error}"
     );
 }
