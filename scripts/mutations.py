@@ -47,6 +47,8 @@ def durable(*names):
     return TESTS + ["-p", "tickwheel-durable"] + [part for name in names for part in ("--test", name)]
 
 
+ORDEAL = ["env", "TICKWHEEL_SEED=1", "TICKWHEEL_ORDEAL=40", *durable("faults"), "an_ordeal_with_postgresql"]
+
 # Name, file, what is replaced, by what, and the suite that has to notice.
 MUTATIONS = [
     # Time
@@ -933,6 +935,17 @@ MUTATIONS = [
     ("durable: fencing numbers come again after a failover", "durable/src/postgres/session.rs",
      "nextval('tickwheel_fence') * 1048576 + floor(random() * 1048576)::bigint", "nextval('tickwheel_fence')",
      durable("faults") + ["with_a_replica"]),
+    ("durable: in an ordeal, the end of a run is that of another", "durable/src/postgres/session.rs",
+     " ON t.id = run.id AND t.fence = run.fence AND t.state = 'running'\n            FOR UPDATE", " ON t.id = run.id AND t.state = 'running'\n            FOR UPDATE",
+     ORDEAL),
+    ("durable: in an ordeal, a lost run calls its handler", "durable/src/postgres/session.rs",
+     "        if finished.changed.is_empty() {\n            return Ok(Transacted::Lost);", "        if false {\n            return Ok(Transacted::Lost);",
+     ORDEAL),
+    ("durable: in an ordeal, a cancel leaves what runs", "durable/migrations/postgres/0003_functions.sql",
+     "    DELETE FROM tickwheel_timers t WHERE t.kind = $1 COLLATE \"default\" AND t.key = $2 COLLATE \"default\" RETURNING t.state INTO before;",
+     "    UPDATE tickwheel_timers t SET error = NULL WHERE t.kind = $1 AND t.key = $2 AND t.state = 'running' RETURNING t.state INTO before;\n"
+     "    IF before IS NULL THEN DELETE FROM tickwheel_timers t WHERE t.kind = $1 AND t.key = $2 RETURNING t.state INTO before; END IF;",
+     ORDEAL),
     ("durable: an old plan is kept", "durable/src/postgres/table.rs",
      "            prepared.remove(sql);\n", "", durable("worker")),
     ("durable: of many who open a new file one fails", "durable/src/sqlite/mod.rs",
