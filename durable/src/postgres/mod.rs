@@ -60,7 +60,8 @@ macro_rules! migrations {
 }
 
 migrations! {
-    "0001_timers.sql", "0002_moves.sql", "0003_functions.sql", "0004_notices.sql"
+    "0001_timers.sql", "0002_moves.sql", "0003_functions.sql", "0004_notices.sql",
+    "0005_workers.sql"
 }
 
 /// Any number, but the same for all processes that create the tables: one at a time does.
@@ -479,6 +480,8 @@ impl Ear {
     fn take_in(&mut self, payload: &str) -> Option<News> {
         let (wake, of) = payload.split_once(' ')?;
         let kind = of.strip_prefix(&*self.schema)?.strip_prefix('/')?.to_owned();
+        // A plus is a sign of the number for workers of earlier versions, too.
+        let more = wake.starts_with('+');
         let wake = wake.parse::<i64>().ok()?.min(LATEST);
         // Whoever sets another way says so in place of a time, and without a kind.
         match wake {
@@ -487,7 +490,7 @@ impl Ear {
             -3 => self.notices = Notices::Never,
             _ => {}
         }
-        Some(News { kind, wake: from_micros(wake) })
+        Some(News { more, ..News::new(kind, from_micros(wake)) })
     }
 }
 

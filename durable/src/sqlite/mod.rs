@@ -49,7 +49,7 @@ macro_rules! migrations {
 }
 
 migrations! {
-    "0001_timers.sql", "0002_moves.sql", "0003_checks.sql", "0004_notices.sql"
+    "0001_timers.sql", "0002_moves.sql", "0003_checks.sql", "0004_notices.sql", "0005_workers.sql"
 }
 
 /// How long to wait for the transactions of other threads and processes, which take milliseconds.

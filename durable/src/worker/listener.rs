@@ -52,6 +52,10 @@ fn listen(shared: &Shared, listener: Box<dyn Listener>) {
                     if news.kind.is_empty() {
                         shared.look_now();
                     } else if let Some(kind) = shared.kind_named(&news.kind) {
+                        if news.more {
+                            shared.hear_of_more(kind, news.wake);
+                            continue;
+                        }
                         shared.expect(kind, news.wake);
                         if connected.notices() == Notices::Debounced && is_many(&mut crowds[kind]) {
                             quieten(shared, kind);

@@ -7,6 +7,7 @@ mod outage;
 mod outcome;
 mod runner;
 mod shared;
+mod turns;
 
 use std::fmt;
 use std::future::Future;
@@ -581,6 +582,8 @@ pub struct WorkerStats {
     pub stuck: u64,
     /// Looks at what is due soon.
     pub looks: u64,
+    /// Claims, with those that found nothing. Each is a statement that takes whatever is due of a kind, as far as there is room.
+    pub claims: u64,
     /// Errors of the database, each try counted.
     pub errors: u64,
     /// The longest time from the moment at which a timer woke to the start of its handler.

@@ -146,8 +146,16 @@ pub(super) struct Kind {
 /// Why the dispatcher wakes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Cause {
-    /// A timer of this kind wakes, at this time of the database in microseconds.
+    /// A timer of this kind wakes, at this time of the database in microseconds. All workers know of it.
     Due(usize, i64),
+    /// The same for a timer of which this worker knows alone (TURN-2).
+    Mine(usize, i64),
+    /// It is time to see whether the worker whose turn it was has taken what woke until this time.
+    Check(usize, i64),
+    /// Another worker has more of this kind than others know of, or more than it can take, which wakes at this time.
+    More(usize, i64),
+    /// It is time to renew the list of those that live. Only the dispatcher sets this.
+    Attend,
     /// It is time to look. Only the dispatcher sets this, so nobody moves the time of a look that somebody else needs.
     Look,
     /// There is news, so look now.
@@ -274,6 +282,7 @@ pub(super) struct Counters {
     pub(super) lost: AtomicU64,
     pub(super) released: AtomicU64,
     pub(super) looks: AtomicU64,
+    pub(super) claims: AtomicU64,
     pub(super) errors: AtomicU64,
     /// In microseconds.
     pub(super) max_lateness: AtomicU64,
@@ -406,16 +415,41 @@ impl Shared {
         }
     }
 
-    /// A timer of this kind wakes at this time. Later ones than the next look will see are left to it.
+    /// A timer of this kind wakes at this time, as all workers come to know. Later ones than the next look will see are left
+    /// to it.
     pub(crate) fn expect(&self, kind: usize, wake: SystemTime) {
-        let wake = micros(wake).saturating_add(GRAIN - 1) / GRAIN * GRAIN;
+        if !self.causes.contains_key(&Cause::Mine(kind, grain_of(wake))) {
+            self.expect_as(Cause::Due, kind, wake);
+        }
+    }
+
+    /// Like `expect`, for a timer of which the other workers may not know (TURN-2).
+    pub(super) fn expect_alone(&self, kind: usize, wake: SystemTime) {
+        self.expect_as(Cause::Mine, kind, wake);
+        self.causes.remove(&Cause::Due(kind, grain_of(wake))); // one of the two wakes the dispatcher
+    }
+
+    /// Returns true if a timer that wakes at this time was expected before.
+    pub(super) fn is_expected(&self, kind: usize, wake: SystemTime) -> bool {
+        let wake = grain_of(wake);
+        let causes = [Cause::Due(kind, wake), Cause::Mine(kind, wake)];
+        causes.iter().any(|cause| self.causes.contains_key(cause))
+    }
+
+    /// Another worker has told of more timers.
+    pub(super) fn hear_of_more(&self, kind: usize, wake: SystemTime) {
+        _ = self.causes.insert(Cause::More(kind, micros(wake)), (), Duration::ZERO);
+    }
+
+    fn expect_as(&self, cause: fn(usize, i64) -> Cause, kind: usize, wake: SystemTime) {
+        let wake = grain_of(wake);
         let clock = self.clock();
         let instant = clock.is_known().then(|| clock.instant(from_micros(wake)));
         drop(clock);
         // The first look may be under way, and may not have seen it.
         let Some(instant) = instant else { return self.look_now() };
         if instant <= self.scheduler.now() + HORIZON {
-            _ = self.causes.insert_at(Cause::Due(kind, wake), (), instant);
+            _ = self.causes.insert_at(cause(kind, wake), (), instant);
         }
     }
 
@@ -639,10 +673,16 @@ impl Shared {
             running: state.runs.len() as u64,
             stuck: state.stuck() as u64,
             looks: of(&counters.looks),
+            claims: of(&counters.claims),
             errors: of(&counters.errors),
             max_lateness: Duration::from_micros(of(&counters.max_lateness)),
         }
     }
+}
+
+/// A time of the database in microseconds, up to [`GRAIN`] later.
+fn grain_of(wake: SystemTime) -> i64 {
+    micros(wake).saturating_add(GRAIN - 1) / GRAIN * GRAIN
 }
 
 fn print(text: &str) {
