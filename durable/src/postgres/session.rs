@@ -171,8 +171,7 @@ impl<L: Link> Connection for Session<L> {
                 _ => {}
             }
         }
-        let has_swept =
-            !dead.is_empty() && !self.patient().query(SWEEP, &[&dead])?.is_empty();
+        let has_swept = !dead.is_empty() && !self.patient().query(SWEEP, &[&dead])?.is_empty();
         if !others.is_empty() && (is_new || has_swept) {
             self.announce()?;
         }

@@ -71,7 +71,9 @@ impl Process {
             .expect("a process");
         let (tell, runs) = channel();
         let output = BufReader::new(child.stdout.take().expect("piped"));
-        thread::spawn(move || output.lines().map_while(Result::ok).for_each(|line| read(&line, &tell)));
+        thread::spawn(move || {
+            output.lines().map_while(Result::ok).for_each(|line| read(&line, &tell))
+        });
         let process = Process { child, runs };
         assert!(matches!(process.runs.recv_timeout(PATIENCE), Ok(Run::Ready)));
         process
@@ -206,7 +208,10 @@ pub(crate) fn eight_processes_claim_as_often_as_one(database: &Database<'_>) {
             share(&late, 0.99),
             share(&late, 1.0)
         ));
-        assert!(claims <= count * 3 / 2, "{claims} claims of {processes} processes");
+        // On a machine that is too busy for turns, what is late is claimed by more than one (TURN-3).
+        let missed = late.iter().filter(|late| **late > Duration::from_millis(30)).count();
+        let most = count * 3 / 2 + missed * processes;
+        assert!(claims <= most, "{claims} claims of {processes} processes, at most {most}");
     }
 }
 
@@ -270,12 +275,17 @@ pub(crate) fn one_that_hangs_costs_some_milliseconds(database: &Database<'_>) {
         .expect("it is on the list");
     let (tell, told) = channel();
     let worker = worker(&timers, &tell);
+    // The first run tells it how long the handler takes. Before, it has room for four, and a slow machine calls for help.
+    database.execute("SELECT tickwheel_schedule('mail', 'first')");
+    told.recv_timeout(PATIENCE).expect("it runs");
     put_in(database, 300);
-    let late: Vec<_> =
-        (0..300).map(|_| told.recv_timeout(PATIENCE).expect("it runs")).collect();
+    let late: Vec<_> = (0..300).map(|_| told.recv_timeout(PATIENCE).expect("it runs")).collect();
     // In half of the slots, or the list was of no use.
     let waited = late.iter().filter(|late| **late >= Duration::from_millis(10)).count();
-    say(&format!("sql, one of two hangs: late by {:?} (p90), {waited} of 300 waited", share(&late, 0.9)));
+    say(&format!(
+        "sql, one of two hangs: late by {:?} (p90), {waited} of 300 waited",
+        share(&late, 0.9)
+    ));
     assert!(waited >= 30, "{waited}");
     assert!(share(&late, 0.9) < Duration::from_millis(500), "they wait for a look");
     assert!(worker.stats().claims < 450, "{:?}", worker.stats());
@@ -322,7 +332,9 @@ pub(crate) fn all_work_off_what_is_too_much_for_one(database: &Database<'_>) {
         });
         best = best.min(begin.elapsed());
     }
-    say(&format!("sql, eight timers for four workers with two threads each: {best:?} until all were done"));
+    say(&format!(
+        "sql, eight timers for four workers with two threads each: {best:?} until all were done"
+    ));
     assert!(best < Duration::from_millis(500), "the others waited for a look: {best:?}");
     workers.iter().for_each(|worker| assert!(worker.stop(PATIENCE)));
 }
