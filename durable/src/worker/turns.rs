@@ -42,7 +42,7 @@ pub(super) const MARGIN: Duration = Duration::from_millis(10);
 
 /// How long a worker has had no room for what is due of a kind when it calls for help. The first claim of a worker is a small one,
 /// and quick handlers make room for the next one sooner than that.
-pub(super) const FULL: Duration = Duration::from_millis(10);
+pub(super) const FULL: Duration = Duration::from_millis(25);
 
 /// How often those behind the second one check, in microseconds: once a second.
 const PERIOD: i64 = 1_000_000;
