@@ -332,9 +332,13 @@ impl Dispatcher<'_> {
             let (count, most) = &mut seen[kind];
             *count += 1;
             // There may be more behind the last one, and it is known before that one wakes.
+            let left = wake.duration_since(look.now).unwrap_or_default();
             match *count {
-                NEARLY_ALL => *most = wake.duration_since(look.now).unwrap_or_default(),
-                WAKES => next_look = next_look.min(*most),
+                NEARLY_ALL => *most = left,
+                // What is due is claimed without a look.
+                WAKES if !left.is_zero() => {
+                    next_look = next_look.min(if most.is_zero() { left } else { *most });
+                }
                 _ => {}
             }
             if wake > look.now {
