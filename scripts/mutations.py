@@ -986,7 +986,7 @@ MUTATIONS = [
     ("durable: in SQL, all workers claim at the same moment", "durable/src/worker/turns.rs",
      "if of.open.is_some_and(|until| now < until) {", "if true {", durable("sql")),
     ("durable: in SQL, the second worker does not check", "durable/src/worker/dispatcher.rs",
-     "            _ = shared.causes.insert_at(Cause::Check(kind, micros(end)), (), at);\n", "            _ = at;\n", durable("sql")),
+     "        _ = shared.causes.insert_at(Cause::Check(kind, micros(end)), (), at);\n", "        _ = at;\n", durable("sql")),
     ("durable: in SQL, a worker that is full calls nobody", "durable/src/worker/dispatcher.rs",
      "            self.tell_of_more(kind, true, wake)?;\n", "            _ = wake;\n", durable("sql")),
     ("durable: in SQL, a worker that stops stays on the list", "durable/src/worker/dispatcher.rs",
