@@ -32,6 +32,19 @@ pub(crate) struct Limits {
     pub(crate) timeout: Duration,
 }
 
+impl Limits {
+    pub(crate) fn too_many(self) -> Error {
+        let Limits { max_connections, timeout } = self;
+        Error::TooManyClients(
+            format!(
+                "all {max_connections} connections of these timers were in use for {timeout:?}: raise \
+                 `OpenOptions::max_connections`, or `acquire_timeout`"
+            )
+            .into(),
+        )
+    }
+}
+
 pub(crate) struct Connections {
     store: Box<dyn Store>,
     limits: Limits,
@@ -139,7 +152,7 @@ impl Connections {
         match send(&self.threads, call)?.join_timeout(self.limits.timeout) {
             Ok(answered) => answer(answered),
             // It waits, if it can be taken back. Otherwise it has begun.
-            Err(call) if call.cancel() => Err(self.too_many()),
+            Err(call) if call.cancel() => Err(self.limits.too_many()),
             Err(call) => answer(call.join()),
         }
     }
@@ -202,23 +215,12 @@ impl Connections {
             }
             if now >= deadline {
                 drop(places);
-                return Err(refused.take().unwrap_or_else(|| self.too_many()));
+                return Err(refused.take().unwrap_or_else(|| self.limits.too_many()));
             }
             let until = next_try.map_or(deadline, |next| next.min(deadline));
             let waited = self.has_come_back.wait_timeout(places, until - now);
             places = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-    }
-
-    pub(crate) fn too_many(&self) -> Error {
-        let Limits { max_connections, timeout } = self.limits;
-        Error::TooManyClients(
-            format!(
-                "all {max_connections} connections of these timers were in use for {timeout:?}: raise \
-                 `OpenOptions::max_connections`, or `acquire_timeout`"
-            )
-            .into(),
-        )
     }
 
     /// Closes connections after [`IDLE`], on a thread that may wait.

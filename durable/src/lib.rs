@@ -316,6 +316,7 @@ mod handler;
 mod panics;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+mod sharded;
 mod sight;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
@@ -328,6 +329,7 @@ pub use asynchronous::AsyncTimers;
 pub use error::{Error, Result, StopReason};
 pub use failure::{Failure, HandlerResult, Retry};
 pub use handler::{Run, Work};
+pub use sharded::ShardError;
 pub use store::{
     AnyTransaction, Changed, Claim, Claimed, ClaimedTimer, Connection, Existing, Finish, Floor,
     Listener, Look, MOST_BYTES, News, Notices, Purpose, RunId, SCHEMA_VERSION, Store, Table, Then,

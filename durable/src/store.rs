@@ -106,6 +106,11 @@ pub trait Table {
 
 /// A database that keeps timers.
 pub trait Store: Send + Sync + 'static {
+    /// Returns where it is, without a password, for the errors of one of several stores.
+    fn name(&self) -> String {
+        "a store without a name".to_owned()
+    }
+
     /// Opens a connection, for one thread at a time.
     ///
     /// # Errors

@@ -78,6 +78,8 @@ type Open = dyn Fn(&Postgres) -> Result<Box<dyn Connection>> + Send + Sync;
 /// A PostgreSQL database that keeps timers. Needs version 12 or later.
 #[derive(Clone)]
 pub struct Postgres {
+    /// Where it is, as far as an address says.
+    name: String,
     connect: Arc<Connect>,
     /// Other ways to get a connection for a purpose, of which the last counts.
     others: Vec<(Purpose, Arc<Open>)>,
@@ -151,6 +153,7 @@ impl Postgres {
         let schema = address.schema.as_deref().map(quoted).transpose()?;
         let config = address.config;
         Ok(Postgres {
+            name: address.name,
             is_pooled: address.is_pooled,
             schema: schema.map(Arc::from),
             #[cfg(feature = "tokio-postgres")]
@@ -167,7 +170,9 @@ impl Postgres {
     pub fn with_connector(
         connect: impl Fn() -> std::result::Result<Client, postgres::Error> + Send + Sync + 'static,
     ) -> Postgres {
-        Postgres { connect: Arc::new(connect), others: Vec::new(), is_pooled: false, schema: None }
+        let name = "a database without an address".to_owned();
+        let (connect, others) = (Arc::new(connect), Vec::new());
+        Postgres { name, connect, others, is_pooled: false, schema: None }
     }
 
     /// Takes the connections for calls, and for handlers in transactions, from a pool of yours, such as one of `r2d2` with
@@ -366,6 +371,10 @@ fn failed(error: postgres::Error) -> Error {
 struct NoRight(#[source] postgres::Error);
 
 impl Store for Postgres {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
     fn connect(&self) -> Result<Box<dyn Connection>> {
         let schema = self.schema.clone();
         Ok(Box::new(Session::new(self.client()?, self.is_pooled, schema)?))
