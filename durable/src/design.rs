@@ -39,6 +39,28 @@
 //! its run. A handler in a transaction of tokio-postgres has a thread all the same: its connection is its own for so long
 //! anyway, and so the statements of a transaction are written once for both clients.
 //!
+//! Several databases are a list, and a store that is alone is a list of one: a call picks its store from the list, and everything
+//! below that, the connections, the threads for calls and the worker, is of one store. Two other ways were left alone. A [`Store`](crate::Store)
+//! that stands for several would have needed no change above it, but one dispatcher would claim from all of them in turn, and
+//! one limit of connections would be for all, so a server that hangs would hold up the others. And a type of its own for several
+//! would have had each call twice.
+//!
+//! The home of a timer is a rendezvous hash over the numbers of the stores. A hash over their addresses would move most timers when a
+//! server gets another name. SHA-256 is slower than what hash tables use, some hundred nanoseconds for each store, and every
+//! language has it, PostgreSQL too, so that a statement can compute the home. CRC-32 and FNV are shorter, but differ little for two
+//! numbers of a store, and the first is in PostgreSQL from 18 only.
+//!
+//! In a first form a timer that was not at its home was always looked for on the other stores. But most calls that find nothing
+//! are cancels of what has run, and each would have asked all servers, and failed while one is away. So it is an option.
+//!
+//! Lists of several stores can be merged only if all are in one order. PostgreSQL sorts texts by the language of the database, and
+//! two servers may differ, so lists sort kinds by their bytes. The index may have another order, so the kinds are looked up first, and
+//! then each by itself.
+//!
+//! With 400 timers due within four seconds on three servers, one of which was killed in the middle, those on the others were late by
+//! 3.7 ms in the median before and by 2.3 ms after it, and by 27 and 28 ms at most (`TICKWHEEL_ONLY=killed cargo test -p
+//! tickwheel-durable --test faults with_three_servers`; a debug build, two cores with other work).
+//!
 //! What told workers of news was changed twice. A notice for each row of a batch floods the server, and one for the whole
 //! batch names the earliest only: the second timer of a batch was a minute late. Now a claim that does not fill up also
 //! tells when the next timer of its kind wakes. So each timer leads to the one behind it, and a notice for the first of

@@ -136,18 +136,18 @@ pub(crate) struct Prepared {
     store: Box<dyn Store>,
     prepare: Prepare,
     /// It orders nothing: to prepare it twice does no harm. So its accesses are Relaxed.
-    is_prepared: AtomicBool,
+    is_ready: AtomicBool,
 }
 
 impl Prepared {
     pub(crate) fn new(store: Box<dyn Store>, prepare: Prepare) -> Prepared {
-        Prepared { store, prepare, is_prepared: AtomicBool::new(false) }
+        Prepared { store, prepare, is_ready: AtomicBool::new(false) }
     }
 
     fn ready(&self) -> Result<&dyn Store> {
-        if !self.is_prepared.load(Ordering::Relaxed) {
+        if !self.is_ready.load(Ordering::Relaxed) {
             (self.prepare)(&*self.store)?;
-            self.is_prepared.store(true, Ordering::Relaxed);
+            self.is_ready.store(true, Ordering::Relaxed);
         }
         Ok(&*self.store)
     }
@@ -209,8 +209,8 @@ mod tests {
     #[cfg(feature = "postgres")]
     #[test]
     fn homes_are_spread_evenly_and_stay_when_a_store_is_added() {
-        const KEYS: usize = 30_000;
-        for stores in [2, 3, 5, 16] {
+        const KEYS: usize = 4000;
+        for stores in [2, 3, 16] {
             let mut counts = vec![0_usize; stores];
             let mut moved = 0;
             for key in 0..KEYS {
@@ -245,7 +245,7 @@ mod tests {
         stores[1].remove(1);
         let total: usize = stores.iter().map(Vec::len).sum();
         let place = |of: &Timer| (of.kind.clone(), of.wake.is_none(), of.wake, of.id);
-        let list = |filter: &Filter, shard: usize| -> Vec<Timer> {
+        let on_shard = |filter: &Filter, shard: usize| -> Vec<Timer> {
             let part = part_of(filter, shard);
             let is_behind =
                 |of: &&Timer| part.after.as_ref().is_none_or(|last| place(of) > place(last));
@@ -255,7 +255,7 @@ mod tests {
             let mut filter = Filter::new().limit(limit);
             let mut seen = Vec::new();
             loop {
-                let page = merged((0..3).map(|shard| list(&filter, shard)).collect(), limit);
+                let page = merged((0..3).map(|shard| on_shard(&filter, shard)).collect(), limit);
                 let Some(last) = page.last() else { break };
                 filter = filter.after(last);
                 seen.extend(page);

@@ -352,7 +352,7 @@ impl Timers {
         let parts = Arc::new(parts);
         // A store that has no part is not asked, because it may be away.
         let stores = self.shared.all.iter().filter(|store| !parts[store.number()].is_empty());
-        let scheduled = on_each_of(stores, {
+        let scheduled = on_each_of(&stores.collect::<Vec<_>>(), {
             let parts = Arc::clone(&parts);
             move |store| store.schedule(parts[store.number()].clone(), Existing::Replace)
         });
@@ -509,23 +509,24 @@ impl Timers {
         &self,
         call: impl Fn(Arc<Opened>) -> Result<T> + Clone + Send + 'static,
     ) -> Vec<Result<T>> {
-        on_each_of(self.shared.all.iter(), call)
+        on_each_of(&self.shared.all.iter().collect::<Vec<_>>(), call)
     }
 }
 
-/// Makes a call on some stores. If they are several, each does it on a thread of its own, at the same time.
-fn on_each_of<'a, T: Send + 'static>(
-    mut stores: impl Iterator<Item = &'a Arc<Opened>>,
+/// Makes a call on some stores. If they are several, each is on a thread of its store, at the same time.
+fn on_each_of<T: Send + 'static>(
+    stores: &[&Arc<Opened>],
     call: impl Fn(Arc<Opened>) -> Result<T> + Clone + Send + 'static,
 ) -> Vec<Result<T>> {
-    let Some(first) = stores.next() else { return Vec::new() };
-    let Some(second) = stores.next() else { return vec![call(Arc::clone(first))] };
-    let begin = |store: &'a Arc<Opened>| {
+    if let [one] = stores {
+        return vec![call(Arc::clone(one))];
+    }
+    let send_to = |store: &&Arc<Opened>| {
         let (call, own) = (call.clone(), Arc::clone(store));
         send(store.connections.threads(), move || call(own))
     };
-    let begun: Vec<_> = [first, second].into_iter().chain(stores).map(begin).collect();
-    begun.into_iter().map(|begun| answer(begun?.join())).collect()
+    let sent: Vec<_> = stores.iter().map(send_to).collect();
+    sent.into_iter().map(|sent| answer(sent?.join())).collect()
 }
 
 impl Opened {

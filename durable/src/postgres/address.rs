@@ -189,7 +189,7 @@ mod tests {
         let address = address.expect("an address");
         assert!(address.is_pooled && address.config.get_options().is_none());
         assert_eq!(address.config.get_ssl_mode(), SslMode::Require);
-        assert_eq!(address.name, "host/shop");
+        assert_eq!(address.name, "host:5432/shop");
         let secret = Address::parse("postgres://me:secret@a:5433,b:5434/shop").expect("an address");
         assert_eq!(secret.name, "a:5433,b:5434/shop");
         assert_eq!(address.verify.mode.as_deref(), Some("full"));
