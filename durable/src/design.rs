@@ -47,8 +47,8 @@
 //!
 //! The home of a timer is a rendezvous hash over the numbers of the stores. A hash over their addresses would move most timers when a
 //! server gets another name. SHA-256 is slower than what hash tables use, some hundred nanoseconds for each store, and every
-//! language has it, PostgreSQL too, so that a statement can compute the home. CRC-32 and FNV are shorter, but differ little for two
-//! numbers of a store, and the first is in PostgreSQL from 18 only.
+//! language has it, PostgreSQL too, so that a statement can compute the home. CRC32 and FNV are shorter, but their values for two
+//! stores are too much alike, and PostgreSQL has the first from version 18 only.
 //!
 //! In a first form a timer that was not at its home was always looked for on the other stores. But most calls that find nothing
 //! are cancels of what has run, and each would have asked all servers, and failed while one is away. So it is an option.

@@ -295,7 +295,13 @@
 //! use tickwheel_durable::{NewTimer, Timers};
 //!
 //! let timers = Timers::sharded(["postgres://me@a.internal/timers", "postgres://me@b.internal/timers"])?;
-//! let worker = timers.worker().handle("mail", |run| Ok(drop(run.key()))).start(Scheduler::global())?;
+//! let worker = timers
+//!     .worker()
+//!     .handle("mail", |run| {
+//!         println!("{}", run.key());
+//!         Ok(())
+//!     })
+//!     .start(Scheduler::global())?;
 //! timers.schedule(&NewTimer::new("mail", "4711", Duration::from_secs(1800)))?; // on one of them
 //! # drop(worker);
 //! # Ok(())
