@@ -2,7 +2,7 @@
 //!
 //! A call takes a connection that is idle, or opens one if there are not too many. Otherwise it waits until another call
 //! gives one back. The parts of workers, and handlers in transactions, take connections in the same way and never wait, because
-//! there are few of them.
+//! there are few of them. What opens a store or starts a worker waits for room on the server as long as a call does.
 //!
 //! PostgreSQL's client waits with a tokio runtime of its own, which panics inside of another one. So where a runtime is in
 //! sight, and for futures, a call is a message to one of the pool's threads, which makes it, and answers. No thread is
@@ -220,6 +220,19 @@ impl Connections {
             let until = next_try.map_or(deadline, |next| next.min(deadline));
             let waited = self.has_come_back.wait_timeout(places, until - now);
             places = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Does what opens connections beside those of calls, and waits for room on the server.
+    pub(crate) fn with_room<T>(&self, mut work: impl FnMut(&dyn Store) -> Result<T>) -> Result<T> {
+        let deadline = Instant::now() + self.limits.timeout;
+        loop {
+            let worked = work(&*self.store);
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() || !matches!(worked, Err(Error::TooManyClients(_))) {
+                return worked;
+            }
+            std::thread::sleep(REFUSED.min(left)); // nobody tells when another program closes a connection
         }
     }
 

@@ -47,24 +47,29 @@ impl OpenOptions {
         OpenOptions { limits: Limits { max_connections: 10, timeout }, searches_all: false }
     }
 
-    /// Sets how many connections the calls of [`Timers`] and [`AsyncTimers`] may have at the same time, at least one. By
-    /// default 10, which is enough for thousands of calls a second. Further calls wait.
+    /// Sets how many connections the calls of [`Timers`] and [`AsyncTimers`] may have at the same time. By default 10, which is
+    /// enough for thousands of calls a second. Further calls wait. With 0, no store is opened ([`Error::Invalid`]).
     ///
     /// Workers have a few of their own: two each, one more while they write outcomes or starts, and one for each handler that is
     /// in a transaction. What is idle for ten seconds is closed.
     pub fn max_connections(mut self, connections: usize) -> OpenOptions {
-        self.limits.max_connections = connections.max(1);
+        self.limits.max_connections = connections;
         self
     }
 
     /// Sets how long a call waits for a connection, if all are in use, or if the server has no room for another one. By default
-    /// ten seconds. Then it fails with [`Error::TooManyClients`].
+    /// ten seconds, and at most a day. Then it fails with [`Error::TooManyClients`]. With zero, it does not wait. What opens the
+    /// store, and [`WorkerBuilder::start`], wait as long for room on the server.
     pub fn acquire_timeout(mut self, timeout: Duration) -> OpenOptions {
         self.limits.timeout = timeout.min(LONGEST);
         self
     }
 
     pub(crate) fn threads(self) -> Result<ScheduledThreadPool> {
+        if self.limits.max_connections == 0 {
+            let problem = "`max_connections` is 0, so no call could be made: give 1 or more";
+            return Err(Error::Invalid(problem.to_owned()));
+        }
         threads_for(self.limits)
     }
 
@@ -158,7 +163,7 @@ impl OpenOptions {
             Ok(Arc::new(Opened { place, connections, workers: Mutex::default() }))
         });
         let timers = Timers::of(opened.collect::<Result<_>>()?, self.searches_all)?;
-        some(timers.on_each_where_it_may_wait(|opened| opened.store().migrate()))?;
+        some(timers.on_each_with_room(|store| store.migrate()))?;
         Ok(timers)
     }
 }
@@ -433,7 +438,8 @@ impl Timers {
     /// Counts the timers of each kind, by state, and tells how far behind their workers are. With the feature `metrics`
     /// it also sets the gauges `tickwheel_durable_timers` and `tickwheel_durable_lag_seconds`.
     ///
-    /// It reads the whole table, so ask once a minute rather than once a second.
+    /// It reads the whole table, a third of a second for a million timers, so ask once a minute rather than once a second. Whether
+    /// any are dead is told by [`list`](Timers::list) with [`Filter::state`], which reads an index.
     ///
     /// # Errors
     ///
@@ -492,14 +498,16 @@ impl Timers {
         (if name.is_some() { home.threads() } else { &stores.threads }, home.limits())
     }
 
-    /// Does work on each store, with a connection that is not lent.
-    pub(crate) fn on_each_where_it_may_wait<T: Send + 'static>(
+    /// Does what opens connections beside those of calls on each store, and waits for room on its server.
+    pub(crate) fn on_each_with_room<T: Send + 'static>(
         &self,
-        work: impl Fn(&Opened) -> Result<T> + Clone + Send + 'static,
+        work: impl Fn(&dyn Store) -> Result<T> + Clone + Send + 'static,
     ) -> Vec<Result<T>> {
         self.on_each(move |store| {
             let (work, own) = (work.clone(), Arc::clone(&store));
-            let done = where_it_may_wait(store.connections.threads(), move || work(&own));
+            let done = where_it_may_wait(store.connections.threads(), move || {
+                own.connections.with_room(work)
+            });
             done.map_err(|error| store.named(error))
         })
     }
