@@ -163,7 +163,7 @@ impl OpenOptions {
             Ok(Arc::new(Opened { place, connections, workers: Mutex::default() }))
         });
         let timers = Timers::of(opened.collect::<Result<_>>()?, self.searches_all)?;
-        some(timers.on_each_with_room(|store| store.migrate()))?;
+        some(timers.on_each_with_room(Store::migrate))?;
         Ok(timers)
     }
 }
