@@ -652,6 +652,7 @@ impl WorkerStats {
             running: self.running + other.running,
             stuck: self.stuck + other.stuck,
             looks: self.looks + other.looks,
+            claims: self.claims + other.claims,
             errors: self.errors + other.errors,
             max_lateness: self.max_lateness.max(other.max_lateness),
         }
