@@ -32,6 +32,7 @@ mod proxy;
 #[path = "../common/server.rs"]
 mod server;
 mod servers;
+mod shards;
 #[cfg(target_os = "linux")]
 mod small_disk;
 mod storm;
@@ -127,6 +128,16 @@ fn with_a_replica() {
 #[test]
 fn with_a_server_on_a_small_disk() {
     small_disk::a_server_whose_disk_is_full_loses_nothing();
+}
+
+#[test]
+fn with_three_servers() {
+    shards::on_three_servers_of_our_own();
+}
+
+#[test]
+fn with_several_files() {
+    shards::files_are_shards_too();
 }
 
 #[test]
