@@ -102,15 +102,8 @@ fn reset_there(key: TaskKey, when: When) -> Reset {
 
 /// Returns when a task is due that waits, with the timeline on which that moment is.
 pub(crate) fn deadline(key: TaskKey) -> Option<(Moment, Timeline)> {
-    loop {
-        // A moment means nothing without its timeline, so both have to be of the same scheduler: look at the scheduler
-        // before and after.
-        let there = task::scheduler(key)?;
-        let deadline = deadline::deadline(key)?;
-        if task::scheduler(key) == Some(there) {
-            return Some((deadline, shared::at(there)?.watch.timeline));
-        }
-    }
+    let (deadline, there) = deadline::deadline(key)?;
+    Some((deadline, shared::at(there)?.watch.timeline))
 }
 
 impl Shared {

@@ -99,7 +99,7 @@ impl RetryQueue {
             if is_valid(entry) {
                 // The deadline of a task that was put off while it waited here is later than that of its entry.
                 let deadline = task::settled(entry).and_then(|(key, _)| deadline::deadline(key));
-                return deadline.or(Some(entry.moment()));
+                return Some(deadline.map_or(entry.moment(), |(deadline, _)| deadline));
             }
             first.remove();
         }

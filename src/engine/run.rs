@@ -19,7 +19,7 @@ use super::this_thread;
 use crate::clock::clocks::Clock;
 use crate::clock::repeat::{Repeat, next_run};
 use crate::clock::tick::Moment;
-use crate::engine::slots::deadline::{Claim, NotRearmed};
+use crate::engine::slots::deadline::{self, CameOut, NotRearmed};
 use crate::engine::slots::task::Repetition;
 use crate::engine::slots::{Phase, Running, Thrown, blocks, task};
 use crate::engine::termination::{BehindRun, Decision, Leftover};
@@ -261,7 +261,8 @@ impl Shared {
     ) {
         with_lane(self, |writer| {
             for entry in entries.by_ref() {
-                let Claim::Ours(task, due) = Running::claim(entry) else { continue }; // none is ever put off
+                let claimed = Running::claim(entry, |_| None); // none is ever put off
+                let Some((task, due)) = claimed else { continue };
                 let lane = &writer.lane;
                 // The holder is freed before the waker is called: the woken task must not find the alarm pending
                 // (ALARM-1 in `scheduler/alarm.rs`).
@@ -330,26 +331,21 @@ impl Shared {
         Some(Leftover { key, deadline, kind, period, is_in_run: false })
     }
 
-    /// Claims the task of an entry, which was due at the moment that this returns too. `None` if the entry is stale, or if
-    /// the task is due later.
+    /// Claims the task of an entry, and returns when it was due.
     #[inline]
     fn claim(&self, entry: Entry) -> Option<(Running, Moment)> {
-        match Running::claim(entry) {
-            Claim::Ours(task, due) => Some((task, due)),
-            Claim::PutOff => self.claim_put_off(entry),
-            Claim::Stale => None,
-        }
+        Running::claim(entry, |entry| self.put_off(entry))
     }
 
-    /// Claims the task of an entry that has come out too early, if its deadline has passed by now. Otherwise it is filed
-    /// again, through this thread's lane (RESET-2).
+    /// Files a task again, through this thread's lane, whose entry has come out too early (RESET-2). If its deadline has
+    /// passed by now, returns the entry as of now.
     #[cold]
-    fn claim_put_off(&self, entry: Entry) -> Option<(Running, Moment)> {
+    fn put_off(&self, entry: Entry) -> Option<Entry> {
+        let now = self.try_now().unwrap_or(entry.moment()).max(entry.moment());
         let mut filing = Publication::new(self, false);
-        let announce = |again, now| filing.publish(again, now);
-        let claimed = Running::claim_put_off(entry, || self.try_now(), announce);
+        let came_out = deadline::put_off(entry, now, |next| filing.publish(next, now));
         filing.ring();
-        claimed
+        matches!(came_out, CameOut::Due).then_some(Entry { deadline: now.0, ..entry })
     }
 }
 

@@ -205,7 +205,8 @@ impl State {
             }
         }
         for task in &mut leftovers {
-            task.deadline = deadline::deadline(task.key).unwrap_or(task.deadline); // a reset may have moved it
+            let moved = deadline::deadline(task.key); // by a reset
+            task.deadline = moved.map_or(task.deadline, |(deadline, _)| deadline);
         }
         leftovers.sort_by_key(|task| task.deadline);
         leftovers

@@ -260,7 +260,7 @@ impl PendingTask {
             let estimate = || self.shared.termination.deadline_of(task.key);
             deadline::moved_in_run(task.key).or_else(estimate)
         } else {
-            deadline::deadline(task.key) // it may have moved since the close
+            deadline::deadline(task.key).map(|(deadline, _)| deadline) // it may have moved since the close
         };
         known.unwrap_or(task.deadline)
     }
