@@ -21,7 +21,7 @@
 //! | --- | --- |
 //! | here | the turn, which takes in and advances |
 //! | [`dispatch`] | hands over what is due, and retries what was refused |
-//! | [`retries`] | what executors have refused: the [`retry_queue`] of each |
+//! | [`retries`] | what executors have refused, and when it is offered again |
 //! | [`next_wakeup`] | the end of a turn: tidies, and says when to turn again |
 //! | [`shutdown`] | the last turn |
 
@@ -33,7 +33,6 @@ pub(crate) mod intake;
 mod next_wakeup;
 pub(crate) mod ready;
 mod retries;
-mod retry_queue;
 mod run;
 pub(crate) mod shared;
 mod shutdown;
@@ -60,6 +59,7 @@ use crate::engine::ready::{Entry, ReadyQueue};
 use crate::engine::slots::depot;
 use crate::engine::slots::task::is_live;
 use crate::engine::slots::trim::Trims;
+use crate::executor::own_executor::OwnExecutor;
 use crate::executor::{DueBatch, Executor};
 use crate::observe::{WheelCounts, WheelView};
 use crate::platform::sync::Ordering;
@@ -100,7 +100,7 @@ pub(crate) struct Engine {
     /// The clock has panicked at the beginning of the last turn.
     pub(crate) is_blind: bool,
     /// `None` once the scheduler has ended.
-    executor: Option<Box<dyn Executor>>,
+    executor: Option<Arc<OwnExecutor>>,
     precision: Precision,
     reader: IntakeReader,
     wheel: Buckets<Entry>,
@@ -145,6 +145,7 @@ impl Engine {
         let timeline = shared.watch.timeline;
         let now = shared.watch.now();
         let passed = timeline.passed(now);
+        let executor = OwnExecutor::of_scheduler(executor, Arc::clone(&shared.backlog));
         Engine {
             batch: DueBatch::new(Arc::<Shared>::clone(&shared)),
             wheel: Buckets::new(wheel_size.min(MOST_BUCKETS), timeline.tick_nanos(), passed),
@@ -190,7 +191,7 @@ impl Engine {
         self.advance();
         self.hand_over(taken_in);
         self.retry_refused(); // after `hand_over`, which has put due tasks into the retry queues
-        self.retries.tell(&self.shared.backlog);
+        self.retries.tell();
         let is_tidy = self.tidy(taken_in);
         self.shared.hooks.observe(|observer| observer.turned(WheelView::of(&self.wheel)));
         let next = self.next(cut, earliest, is_tidy);

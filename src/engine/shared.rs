@@ -59,7 +59,7 @@ pub(crate) struct Shared {
     pub(crate) intake: Intake,
     pub(crate) bell: Arc<Doorbell>,
     /// What is due and not done, on the scheduler's executor or on the way there.
-    pub(crate) backlog: Backlog,
+    pub(crate) backlog: Arc<Backlog>,
     /// The engine has a thread of its own, which alone turns it. So it may ask to be woken for what is not a task, and
     /// producers may wait for it. A driven engine asks for nothing, because otherwise a peak somewhere in the process would
     /// show in its virtual time.
@@ -107,7 +107,7 @@ impl Shared {
                 termination: Termination::new(settings.has_a_thread, settings.shutdown_timeout),
                 wakeups: Counter::default(),
                 rejected: Counter::default(),
-                backlog: Backlog::new(MOST_OVERDUE),
+                backlog: Arc::new(Backlog::new(MOST_OVERDUE)),
                 has_a_thread: settings.has_a_thread,
                 out_until: AtomicU64::new(0),
                 next_wakeup: AtomicU64::new(0),

@@ -11,6 +11,7 @@ use thiserror::Error;
 
 use crate::backpressure::Backlog;
 use crate::clock::tick::Moment;
+use crate::executor::own_executor::OwnExecutor;
 use crate::platform::impls::impl_debug;
 use crate::platform::panics::quietly;
 use crate::wheel::entry::{Entry, SchedulerId};
@@ -393,9 +394,12 @@ impl DueBatch {
     /// Runs all tasks that are left, in order, on the calling thread.
     pub fn run_all(&mut self) {
         // Without a `DueTask` for each, which would count a reference. And counted first: a run never unwinds to here.
-        while let Some(due) = self.next_entry() {
-            self.over += 1;
-            self.origin.owner.run(due);
+        let first = std::mem::replace(&mut self.taken, self.due.len());
+        let due = &self.due[first..];
+        self.over += due.len();
+        for (at, entry) in due.iter().enumerate() {
+            due.get(at + AHEAD).inspect(|soon| self.origin.prefetch(**soon));
+            self.origin.owner.run(*entry);
         }
     }
 
@@ -426,9 +430,9 @@ impl DueBatch {
         self.origin.clone()
     }
 
-    /// Notes the count of the executor that will get the batch; `None` for the scheduler's.
-    pub(crate) fn goes_to(&mut self, own: Option<Arc<Backlog>>) {
-        self.origin.own = own;
+    /// Notes the executor that will get the batch.
+    pub(crate) fn goes_to(&mut self, executor: &OwnExecutor) {
+        self.origin.own = (executor.number != 0).then(|| Arc::clone(&executor.backlog));
     }
 
     /// Returns how many of the tasks that were taken out are over already.

@@ -176,7 +176,6 @@ const ENGINE: &[&str] = &[
     "handles",
     "run",
     "ready",
-    "retry_queue",
     "retries",
     "engine",
     "dispatch",
