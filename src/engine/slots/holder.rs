@@ -18,7 +18,7 @@
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
-use super::closure::{Closure, Content};
+use super::closure::{Closure, Content, put};
 use super::state::{AtomicWord, Phase, Word};
 use crate::clock::tick::Moment;
 use crate::executor::own_executor::OwnExecutor;
@@ -159,7 +159,7 @@ impl TaskHolder {
     #[inline]
     pub(super) unsafe fn put_closure(&self, task: impl Content) {
         // SAFETY: the caller is the only one to touch the body.
-        self.closure.with_mut(|place| task.write(unsafe { &mut *place }));
+        self.closure.with_mut(|place| put(task, unsafe { &mut *place }));
     }
 }
 

@@ -457,7 +457,7 @@ impl Ending {
         let executor = self.0.drop_executor();
         debug_assert!(executor.is_ok(), "it is not the last one");
         self.0.end();
-        T::take_back(task)
+        task.take()
     }
 }
 
