@@ -40,7 +40,6 @@ pub(crate) mod slots;
 pub(crate) mod termination;
 pub(crate) mod this_thread;
 pub(crate) mod tick_thread;
-mod waiting_runs;
 
 use std::sync::Arc;
 use std::task::Waker;

@@ -19,7 +19,7 @@ use super::this_thread;
 use crate::clock::clocks::Clock;
 use crate::clock::repeat::{Repeat, next_run};
 use crate::clock::tick::Moment;
-use crate::engine::slots::deadline::{self, CameOut, NotRearmed};
+use crate::engine::slots::deadline::{self, CameOut, Rearmed};
 use crate::engine::slots::task::Repetition;
 use crate::engine::slots::{Phase, Running, Thrown, blocks, task};
 use crate::engine::termination::{BehindRun, Decision, Leftover};
@@ -128,7 +128,7 @@ impl Shared {
         let ran = caught(|| ControlFlow::choose(|| task.run_in_place()));
         let over = match ran {
             // A delay that a leftover chooses is for nobody.
-            Ok(ControlFlow::Continue(chosen)) if was_pending => self.rearm(task, due, chosen).err(),
+            Ok(ControlFlow::Continue(chosen)) if was_pending => self.rearm(task, due, chosen),
             _ => Some(task),
         };
         if ran.is_err() {
@@ -161,7 +161,7 @@ impl Shared {
 
     /// Sets a series to its next run, or makes it a leftover if the scheduler has closed in the meantime. Gives it back
     /// if a cancel has ended it. `chosen` is the delay that its closure has returned.
-    fn rearm(&self, task: Running, due: Moment, chosen: Option<Duration>) -> Result<(), Running> {
+    fn rearm(&self, task: Running, due: Moment, chosen: Option<Duration>) -> Option<Running> {
         // The end of the run, by which a fixed delay counts and a fixed rate sees which runs it has missed.
         let now = self.try_now().unwrap_or(due);
         let next = match chosen {
@@ -171,20 +171,21 @@ impl Shared {
         let mut filing = Publication::new(self, false);
         let rearmed = task.rearm(next, now, |entry| filing.publish(entry, now));
         filing.ring();
-        rearmed.or_else(|not_rearmed| match not_rearmed {
-            NotRearmed::Closed(task) => self.return_from_run(task),
-            NotRearmed::Doomed(task) => Err(task),
-        })
+        match rearmed {
+            Rearmed::Pending => None,
+            Rearmed::Closed => self.return_from_run(task),
+            Rearmed::Doomed => Some(task),
+        }
     }
 
     /// Makes a series a leftover behind its run (S29), or carries out what has been decided about it. Gives it back if a
     /// cancel has ended it.
     #[cold]
-    fn return_from_run(&self, task: Running) -> Result<(), Running> {
+    fn return_from_run(&self, task: Running) -> Option<Running> {
         // It runs under the lock of the termination, which decides between this thread and the engine (END-3).
         let give_back = || self.give_back(task.key.slot, task.number(), Phase::Running);
         match self.termination.return_from_run(task.key, give_back, || self.drop_it()) {
-            BehindRun::Cancelled => return Err(task),
+            BehindRun::Cancelled => return Some(task),
             BehindRun::Leftover => {}
             BehindRun::Decided(decision, task) => {
                 // It may run a user's code: for example the clock of the scheduler that the series moves to.
@@ -192,7 +193,7 @@ impl Shared {
                 self.termination.runs_leftover(false);
             }
         }
-        Ok(())
+        None
     }
 
     /// Returns the decision to drop a leftover, for when nobody wants it (S24).

@@ -31,7 +31,7 @@ use std::sync::PoisonError;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
-use super::waiting_runs::{WaitingRuns, holds_up, waits_from_now_on};
+use super::this_thread::{WaitingRuns, holds_up, waits_from_now_on};
 use crate::clock::repeat::Kind;
 use crate::clock::tick::Moment;
 use crate::engine::slots::{Phase, deadline, task};

@@ -169,7 +169,6 @@ const ENGINE: &[&str] = &[
     "intake",
     "intake::reader",
     "this_thread",
-    "waiting_runs",
     "termination",
     "shared",
     "admit",

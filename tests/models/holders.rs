@@ -10,7 +10,7 @@ use loom::thread;
 use crate::Cancellable;
 use crate::clock::repeat::Kind;
 use crate::clock::tick::Moment;
-use crate::engine::slots::deadline::NotRearmed;
+use crate::engine::slots::deadline::Rearmed;
 use crate::engine::slots::depot::depot;
 use crate::engine::slots::state::NotEnded;
 use crate::engine::slots::task::{Repetition, Vacancy};
@@ -137,7 +137,8 @@ fn models_rearm_against_cancel() {
                     entry = next;
                     true
                 };
-                if let Err(NotRearmed::Doomed(task)) = task.rearm(Moment(1), Moment(0), announce) {
+                let rearmed = task.rearm(Moment(1), Moment(0), announce);
+                if matches!(rearmed, Rearmed::Doomed) {
                     task.into_ending().discard().1.end();
                     break;
                 }

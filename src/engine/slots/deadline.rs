@@ -49,12 +49,14 @@ pub(crate) enum Reset {
     Elsewhere,
 }
 
-/// A series that has no next run. It is still the runner's.
-pub(crate) enum NotRearmed {
+/// What has become of a series behind its run.
+pub(crate) enum Rearmed {
+    /// It is pending, so it may be another thread's already.
+    Pending,
     /// A cancel has doomed it in its run. The runner ends it.
-    Doomed(Running),
-    /// The engine is closed. The series has the deadline of its next run, and becomes a leftover.
-    Closed(Running),
+    Doomed,
+    /// The engine is closed. The series has the deadline of its next run, and the runner makes it a leftover.
+    Closed,
 }
 
 /// What an entry that has come out stands for.
@@ -245,28 +247,22 @@ impl Running {
     /// `announce` pushes the record of its entry, and returns false if the engine is closed (RESET-4).
     #[inline]
     pub(crate) fn rearm(
-        self,
+        &self,
         next: Moment,
         now: Moment,
         announce: impl FnOnce(Entry) -> bool,
-    ) -> Result<(), NotRearmed> {
+    ) -> Rearmed {
         let holder = self.holder;
         let is_it = |word: Word| word.number() == self.number();
         // A cancel may doom the series at any time until it is held.
-        let Some(word) = holder.word.hold(is_it, Phase::Running) else {
-            return Err(NotRearmed::Doomed(self));
-        };
+        let Some(word) = holder.word.hold(is_it, Phase::Running) else { return Rearmed::Doomed };
         // A reset during the run counts more than the period, and than the delay that the closure has chosen.
         let chosen = Some(holder.deadline()).filter(|chosen| *chosen != NOT_MOVED);
         let next = chosen.unwrap_or(next);
         holder.set_deadline(next);
         let again = word.filed_again().in_phase(Phase::Pending);
-        if announce(entry(self.key.slot, again, next, now)) {
-            holder.word.put_back(again);
-            Ok(())
-        } else {
-            holder.word.put_back(word);
-            Err(NotRearmed::Closed(self))
-        }
+        let is_filed = announce(entry(self.key.slot, again, next, now));
+        holder.word.put_back(if is_filed { again } else { word });
+        if is_filed { Rearmed::Pending } else { Rearmed::Closed }
     }
 }
