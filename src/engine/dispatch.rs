@@ -169,11 +169,9 @@ impl Engine {
         // What was refused is taken back already, from the executor that had it.
         executor.backlog.take_back(self.batch.len());
         executor.backlog.count_done(self.batch.over());
-        let (mut refused, mut of_others) = (Vec::new(), Vec::new());
-        self.batch.settle(&mut refused, &mut of_others);
+        let (refused, of_others) = self.batch.settle();
         // An executor that serves several schedulers may give back another one's task.
         of_others.into_iter().for_each(|task| quietly(|| self.send_home(task)));
-        self.batch.clear();
         let refused = self.queue_refused(executor, refused);
         self.shared.hooks.observe(|observer| observer.handed_over(tasks.saturating_sub(refused)));
         refused

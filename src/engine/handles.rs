@@ -1,7 +1,7 @@
 //! What a handle does at the scheduler of its task, which it knows by its id: it counts a cancel, reports a panic of a
 //! drop, and moves a deadline (S28). What a reset does to the task is in [`deadline`](mod@deadline).
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::admit::Publication;
 use super::shared::{self, Shared, with_lane};
@@ -19,11 +19,11 @@ use crate::wheel::entry::{SchedulerId, TaskKey};
 /// Counts a cancel, by the calling thread's lane at that scheduler, and rings the bell if the lane asks for it. A scheduler
 /// that is gone counts no more. `was_pending`: the task counted as pending until then.
 ///
-/// A waker that is not `COUNTED` is counted nowhere, but its entry stays in the wheel until a sweep, as those of others.
+/// A waker that is not counted itself is counted nowhere, but its entry stays in the wheel until a sweep, as those of others.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "a cancel takes 15 instructions more with a call")]
-pub(crate) fn count_cancel<const COUNTED: bool>(scheduler: SchedulerId, was_pending: bool) {
-    let count = |lane: &Lane| lane.count_cancel::<COUNTED>(was_pending);
+pub(crate) fn count_cancel(scheduler: SchedulerId, is_counted: bool, was_pending: bool) {
+    let count = |lane: &Lane| lane.count_cancel(is_counted, was_pending);
     // Most tasks are cancelled by a thread that also schedules there. Its lane is found without a look into the
     // registry, which has a lock.
     let counted = shared::with_lane_at(scheduler, count);
@@ -56,32 +56,17 @@ pub(crate) fn report(scheduler: SchedulerId, thrown: Thrown) {
 
 // ----- resets ----------------------------------------------------------------------------------
 
-/// Moves the deadline of a task to `delay` from now. `scheduler` is the one that gave out the handle. Returns false if it
-/// is too late.
-#[inline]
-pub(crate) fn reset(key: TaskKey, scheduler: SchedulerId, delay: Duration) -> bool {
-    reset_to(key, scheduler, When::After(delay), |line| line.moment(Instant::now()).after(delay))
-}
-
-/// Moves the deadline of a task to an instant, as [`reset`] does.
-#[inline]
-pub(crate) fn reset_at(key: TaskKey, scheduler: SchedulerId, deadline: Instant) -> bool {
-    reset_to(key, scheduler, When::At(deadline), |line| line.moment(deadline))
-}
-
-/// Moves the deadline of a task, with as little as that takes.
+/// Moves the deadline of a task. `scheduler` is the one that gave out the handle. Returns false if it is too late.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "takes 9.7 ns with it, 10.3 without")]
-fn reset_to(
-    key: TaskKey,
-    scheduler: SchedulerId,
-    when: When,
-    to: impl FnOnce(&Timeline) -> Moment,
-) -> bool {
+pub(crate) fn reset(key: TaskKey, scheduler: SchedulerId, when: When) -> bool {
     blocks::prefetch(key.slot); // the clock takes as long as a cache miss
     // A deadline that moves further away changes only the holder. The lane of the calling thread knows the timeline,
     // so not even the scheduler is looked up. Everything else needs the scheduler.
-    let to = shared::moment_at(scheduler, to);
+    let to = shared::moment_at(scheduler, |line| match when {
+        When::After(delay) => line.moment(Instant::now()).after(delay),
+        When::At(instant) => line.moment(instant),
+    });
     let done = to.and_then(|to| deadline::postpone(key, scheduler, to));
     done.unwrap_or_else(|| reset_there(key, when)) == Reset::Done
 }

@@ -440,26 +440,17 @@ impl DueBatch {
         self.over
     }
 
-    /// Moves out what the executor has not taken: into `refused` the entries that it has refused (true: for good) or
-    /// left, into `of_others` the tasks of other schedulers.
-    pub(crate) fn settle(
-        &mut self,
-        refused: &mut Vec<(Entry, bool)>,
-        of_others: &mut Vec<DueTask>,
-    ) {
+    /// Empties the batch for the next hand-over. Returns the entries that the executor has refused (true: for good) or left,
+    /// and the tasks of other schedulers that it gave back here.
+    pub(crate) fn settle(&mut self) -> (Vec<(Entry, bool)>, Vec<DueTask>) {
+        debug_assert!(self.over <= self.taken && self.taken <= self.due.len());
         // A task that the executor has left in the batch is refused for now: it may have been too busy, or have
         // panicked.
-        refused.append(&mut self.refused);
-        refused.extend(self.due[self.taken..].iter().map(|due| (*due, false)));
-        of_others.append(&mut self.of_others);
-    }
-
-    /// Empties the batch for the next hand-over.
-    pub(crate) fn clear(&mut self) {
-        debug_assert!(self.refused.is_empty() && self.of_others.is_empty(), "settled before");
-        debug_assert!(self.over <= self.taken && self.taken <= self.due.len());
+        let mut refused = std::mem::take(&mut self.refused);
+        refused.extend(self.due.drain(self.taken..).map(|due| (due, false)));
         self.due.clear();
         (self.taken, self.over, self.origin.own) = (0, 0, None);
+        (refused, std::mem::take(&mut self.of_others))
     }
 }
 

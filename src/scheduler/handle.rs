@@ -27,6 +27,7 @@ use std::time::{Duration, Instant};
 
 use once_cell::race::OnceBox;
 
+use crate::clock::timeline::When;
 use crate::engine::handles;
 use crate::engine::slots::state::NotEnded;
 use crate::engine::slots::task::Ending;
@@ -219,7 +220,7 @@ impl Cancellable {
     /// another type returns false, unless that type's [`Cancel`] implements `reset`.
     pub fn reset(&self, delay: Duration) -> bool {
         match &self.0 {
-            Inner::Task(task) => handles::reset(task.key, task.scheduler, delay),
+            Inner::Task(task) => handles::reset(task.key, task.scheduler, When::After(delay)),
             Inner::Other(other) => other.reset(delay),
         }
     }
@@ -240,7 +241,7 @@ impl Cancellable {
     /// ```
     pub fn reset_at(&self, deadline: Instant) -> bool {
         match &self.0 {
-            Inner::Task(task) => handles::reset_at(task.key, task.scheduler, deadline),
+            Inner::Task(task) => handles::reset(task.key, task.scheduler, When::At(deadline)),
             Inner::Other(other) => other.reset_at(deadline),
         }
     }
@@ -389,7 +390,7 @@ impl TaskHandle {
         self.cancelled.store(true, Ordering::Relaxed);
         self.tell_clones();
         // Counted before the closure is dropped, which may take long, and may schedule another task.
-        handles::count_cancel::<true>(scheduler, task.was_pending());
+        handles::count_cancel(scheduler, true, task.was_pending());
         let (thrown, over) = task.discard();
         over.end();
         if let Some(thrown) = thrown {
@@ -403,7 +404,7 @@ impl TaskHandle {
         self.cancelled.store_in_order(true); // pairs with the load in `is_cancelled` (HANDLE-2)
         self.tell_clones();
         // A series counts as pending in its runs too. The runner drops the closure.
-        handles::count_cancel::<true>(scheduler, true);
+        handles::count_cancel(scheduler, true, true);
     }
 
     /// Sets the shared outcome, if a clone has been made.
