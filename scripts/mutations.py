@@ -272,7 +272,7 @@ MUTATIONS = [
      "                if word.is_series() {\n                    holder.set_deadline(NOT_MOVED);\n                }\n", "",
      tests("time::s28_deadlines_that_move")),
     ("a leftover shows the deadline of the close", "src/scheduler/leftovers.rs",
-     "            deadline::deadline(task.key).map(|(deadline, _)| deadline) // it may have moved since the close\n", "            None\n",
+     "        let moved = deadline::deadline(task.key).map(|(deadline, _)| deadline);\n", "        let moved = None;\n",
      tests("time::s28_deadlines_that_move")),
     ("a moved task in another scheduler's time", "src/engine/slots/task.rs",
      "let Times { now, deadline } = times(before);", "let Times { now, .. } = times(before);\n        let deadline = before;",
