@@ -139,18 +139,13 @@ impl Shared {
         let Some(over) = over else { return };
         let name = over.name();
         let dropped = self.finish(over, was_pending, false);
-        self.report_end(name, ran.err(), dropped);
+        let dropped = dropped.into_iter().flat_map(|thrown| thrown.panics);
+        self.report(name, ran.err().into_iter().chain(dropped));
     }
 
     #[cold]
     fn count_panic(&self) {
         with_lane(self, |writer| writer.lane.counts.panicked.add(1));
-    }
-
-    /// Reports what the last run of a series, and the drop of its closure, have thrown.
-    fn report_end(&self, name: &'static str, ran: Option<Payload>, dropped: Option<Box<Thrown>>) {
-        let dropped = dropped.into_iter().flat_map(|thrown| thrown.panics);
-        self.report(name, ran.into_iter().chain(dropped));
     }
 
     /// Reports panics of a task's code (S31).
