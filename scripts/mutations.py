@@ -240,7 +240,8 @@ MUTATIONS = [
      "        held.writer.lane.note_reset();\n", "", tests("time::s28_deadlines_that_move")),
     ("the bell is rung while a task is held", "src/engine/admit.rs",
      "        self.published.is_some()\n",
-     "        self.published.iter().for_each(|(entry, pushed)| self.shared.ring_for(*entry, pushed));\n        self.published.is_some()\n",
+     "        let is_filed = self.published.is_some();\n"
+     "        Publication { shared, is_new, published: self.published.take() }.ring();\n        is_filed\n",
      tests("time::s28_deadlines_that_move")),
     ("a look that takes a held task's entry for stale", "src/engine/slots/state.rs",
      "self.number() == number || self.is_in(Phase::Held)", "self.number() == number", models("deadlines")),
@@ -304,7 +305,7 @@ MUTATIONS = [
      "Moment(self.deadline.load(Ordering::Acquire))", "Moment(self.deadline.load(Ordering::Relaxed))", models("deadlines")),
     # Bounds and sight
     ("a place that is never free again", "src/engine/intake/lane.rs",
-     "            limit.leave();\n", "            let _ = limit;\n", tests("bounds::s25_s27_bounds_and_sight")),
+     "        self.limit.leave();\n", "", tests("bounds::s25_s27_bounds_and_sight")),
     ("lateness off by far", "src/observe/stats.rs",
      "let doubling = nanos.ilog2() - STEPS_BITS;", "let doubling = nanos.ilog2() - STEPS_BITS + 1;",
      TESTS + ["--lib"] + ["--test", "bounds"]),
