@@ -57,8 +57,7 @@ impl Drop for Reservation {
     }
 }
 
-/// A record that is published, and the ring that may have to follow. If its task is held when it is published, the ring comes
-/// after that, because it may run a user's waker (WORD-5).
+/// A record that is published while its task is held. A ring may run a user's waker, so it comes after that (WORD-5).
 pub(super) struct Publication<'a> {
     shared: &'a Shared,
     is_new: bool,
@@ -72,7 +71,7 @@ impl Publication<'_> {
         Publication { shared, is_new, published: None }
     }
 
-    /// Publishes the record of a filing, once. Returns false if the engine is closed.
+    /// Publishes the record of the next run, once. Returns false if the engine is closed.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a repetition takes 35 instructions more with a call")]
     pub(super) fn publish(&mut self, entry: Entry, now: Moment) -> bool {
@@ -83,17 +82,11 @@ impl Publication<'_> {
         self.published.is_some()
     }
 
-    /// Wakes the engine, if need be. Returns true if the record has filled a block.
+    /// Wakes the engine, if need be, when the task is not held any more. Returns true if the record has filled a block.
     #[inline]
     pub(super) fn ring(self) -> bool {
-        // The look at the doorbell comes after the publication. In the other order the sleeper could arm the bell in
-        // between, look at the lanes too early, and sleep past this task (WAKE-1).
         self.published.is_some_and(|(entry, pushed)| {
-            // Now and then a full block wakes the engine whatever is due, or a flow of tasks that are due late would fill
-            // the memory while the engine sleeps.
-            let is_much = pushed.filled && Intake::is_much(self.shared.filled());
-            let bell = &self.shared.bell;
-            bell.ring_if_earlier(entry.moment(), entry.is_due_now() || is_much);
+            self.shared.ring_for(entry, &pushed);
             pushed.filled
         })
     }
@@ -130,20 +123,22 @@ impl Shared {
         };
         let (slot, number) = (key.slot, key.birth());
         let entry = Entry::new(slot, number, deadline, deadline <= now, runner, T::IS_SERIES);
-        let mut filing = Publication::new(self, T::IS_COUNTED);
-        if !filing.publish(entry, now) {
+        match self.announce::<T>(entry, now) {
+            Ok(pushed) => {
+                // Only a push that has filled a block asks whether this thread is too far ahead, so the question costs
+                // nothing for 127 of 128 tasks. The task is accepted already, so a wait here delays only its producer.
+                if pushed.filled && !T::IS_WAKER {
+                    self.hold_back(times, executor);
+                } else if pushed.filled && T::IS_COUNTED {
+                    self.hold_wakers_back(now); // one that is counted nowhere stands for many items, so it is rare
+                }
+                Ok(key)
+            }
             // The engine has closed since the first look. It has not seen the record.
-            return self.take_back(key).map_or(Ok(key), |task| Err((ScheduleError::Closed, task)));
+            Err(Refused) => {
+                self.take_back(key).map_or(Ok(key), |task| Err((ScheduleError::Closed, task)))
+            }
         }
-        // Only a push that has filled a block asks whether this thread is too far ahead, so the question costs nothing for
-        // 127 of 128 tasks. The task is accepted already, so a wait here delays only its producer.
-        let filled = filing.ring();
-        if filled && !T::IS_WAKER {
-            self.hold_back(times, executor);
-        } else if filled && T::IS_COUNTED {
-            self.hold_wakers_back(now); // one that is counted nowhere stands for many items, so it is rare
-        }
-        Ok(key)
     }
 
     /// Reserves room for a leftover of another scheduler.
@@ -260,6 +255,28 @@ impl Shared {
             self.intake.count_out();
         }
         task
+    }
+
+    /// Tells the engine of a new task, and wakes it if need be.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "see `admit`")]
+    fn announce<T: Content>(&self, entry: Entry, now: Moment) -> Result<Pushed, Refused> {
+        let record = Record { entry, stamp: self.intake.stamp(now.0) };
+        // A closure for each `T` has one caller, so it is inlined, which saves 20 instructions.
+        let pushed = with_lane(self, move |writer| writer.publish(record, T::IS_COUNTED))?;
+        // The look at the doorbell comes after the publication. In the other order the sleeper could arm the bell in
+        // between, look at the lanes too early, and sleep past this task (WAKE-1).
+        self.ring_for(entry, &pushed);
+        Ok(pushed)
+    }
+
+    /// Wakes the engine for a task that was published, if need be.
+    #[inline]
+    fn ring_for(&self, entry: Entry, pushed: &Pushed) {
+        // Now and then a full block wakes the engine whatever is due, or a flow of tasks that are due late would fill
+        // the memory while the engine sleeps.
+        let is_much = pushed.filled && Intake::is_much(self.filled());
+        self.bell.ring_if_earlier(entry.moment(), entry.is_due_now() || is_much);
     }
 
     /// Returns the block that the calling thread has filled last.

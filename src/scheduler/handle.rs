@@ -27,7 +27,6 @@ use std::time::{Duration, Instant};
 
 use once_cell::race::OnceBox;
 
-use crate::clock::timeline::When;
 use crate::engine::handles;
 use crate::engine::slots::state::NotEnded;
 use crate::engine::slots::task::Ending;
@@ -220,7 +219,7 @@ impl Cancellable {
     /// another type returns false, unless that type's [`Cancel`] implements `reset`.
     pub fn reset(&self, delay: Duration) -> bool {
         match &self.0 {
-            Inner::Task(task) => handles::reset(task.key, task.scheduler, When::After(delay)),
+            Inner::Task(task) => handles::reset(task.key, task.scheduler, delay),
             Inner::Other(other) => other.reset(delay),
         }
     }
@@ -241,7 +240,7 @@ impl Cancellable {
     /// ```
     pub fn reset_at(&self, deadline: Instant) -> bool {
         match &self.0 {
-            Inner::Task(task) => handles::reset(task.key, task.scheduler, When::At(deadline)),
+            Inner::Task(task) => handles::reset_at(task.key, task.scheduler, deadline),
             Inner::Other(other) => other.reset_at(deadline),
         }
     }
