@@ -387,8 +387,7 @@ MUTATIONS = [
     ("delay: a poll's wake-up panics into its item", "src/delay/shared.rs",
      "    quietly(|| waker.wake());", "    waker.wake();", tests("layers::delay_queue")),
     ("alarms that are counted nowhere are never swept", "src/scheduler/alarm.rs",
-     "        handles::count_cancel(scheduler, self.is_counted, task.was_pending());\n",
-     "        if self.is_counted {\n            handles::count_cancel(scheduler, true, task.was_pending());\n        }\n",
+     "            handles::count_cancel::<false>(scheduler, task.was_pending());\n", "",
      tests("bounds::s25_s27_bounds_and_sight")),
     # The wheel's resets
     ("wheel: a value that was reset comes out at its old time", "src/wheel/keyed.rs",

@@ -19,11 +19,12 @@ use crate::wheel::entry::{SchedulerId, TaskKey};
 /// Counts a cancel, by the calling thread's lane at that scheduler, and rings the bell if the lane asks for it. A scheduler
 /// that is gone counts no more. `was_pending`: the task counted as pending until then.
 ///
-/// A waker that is not counted itself is counted nowhere, but its entry stays in the wheel until a sweep, as those of others.
+/// A waker that is not `COUNTED` is counted nowhere, but its entry stays in the wheel until a sweep, as those of others.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "a cancel takes 15 instructions more with a call")]
-pub(crate) fn count_cancel(scheduler: SchedulerId, is_counted: bool, was_pending: bool) {
-    let count = |lane: &Lane| lane.count_cancel(is_counted, was_pending);
+pub(crate) fn count_cancel<const COUNTED: bool>(scheduler: SchedulerId, was_pending: bool) {
+    // A closure for each of the two, and not one that looks: that would have two callers, and would not be inlined.
+    let count = |lane: &Lane| lane.count_cancel::<COUNTED>(was_pending);
     // Most tasks are cancelled by a thread that also schedules there. Its lane is found without a look into the
     // registry, which has a lock.
     let counted = shared::with_lane_at(scheduler, count);

@@ -222,7 +222,11 @@ impl Alarm {
         // Without a handle, the end of an alarm needs no note: `is_pending` looks at the holder.
         let (cancelled, scheduler) = task::cancel(self.key);
         let task = cancelled.ok()?;
-        handles::count_cancel(scheduler, self.is_counted, task.was_pending());
+        if self.is_counted {
+            handles::count_cancel::<true>(scheduler, task.was_pending());
+        } else {
+            handles::count_cancel::<false>(scheduler, task.was_pending());
+        }
         // Counted before the holder is free, as the tick thread does (ALARM-1).
         let (waker, over) = task.take_waker();
         over.end();

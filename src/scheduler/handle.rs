@@ -389,7 +389,7 @@ impl TaskHandle {
         self.cancelled.store(true, Ordering::Relaxed);
         self.tell_clones();
         // Counted before the closure is dropped, which may take long, and may schedule another task.
-        handles::count_cancel(scheduler, true, task.was_pending());
+        handles::count_cancel::<true>(scheduler, task.was_pending());
         let (thrown, over) = task.discard();
         over.end();
         if let Some(thrown) = thrown {
@@ -403,7 +403,7 @@ impl TaskHandle {
         self.cancelled.store_in_order(true); // pairs with the load in `is_cancelled` (HANDLE-2)
         self.tell_clones();
         // A series counts as pending in its runs too. The runner drops the closure.
-        handles::count_cancel(scheduler, true, true);
+        handles::count_cancel::<true>(scheduler, true);
     }
 
     /// Sets the shared outcome, if a clone has been made.

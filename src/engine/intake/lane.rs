@@ -182,15 +182,15 @@ impl Lane {
         before & !CLOSED
     }
 
-    /// Counts a cancel by the thread that owns the lane. One that is not counted, of a waker, counts for sweeps only.
+    /// Counts a cancel by the thread that owns the lane. One that is not `COUNTED`, of a waker, counts for sweeps only.
     /// `was_pending`: the task counted as pending until then (S25). Now and then it returns true, and then the caller must
     /// ring the bell.
     #[inline]
     #[must_use]
-    pub(crate) fn count_cancel(&self, is_counted: bool, was_pending: bool) -> bool {
-        let cancels = if is_counted { &self.counts.cancelled } else { &self.uncounted_cancels };
+    pub(crate) fn count_cancel<const COUNTED: bool>(&self, was_pending: bool) -> bool {
+        let cancels = if COUNTED { &self.counts.cancelled } else { &self.uncounted_cancels };
         cancels.add(1);
-        if is_counted && was_pending {
+        if COUNTED && was_pending {
             self.count_left();
         }
         // The bell is not rung here, because the lane is borrowed, and ringing may run a user's waker (S11).
