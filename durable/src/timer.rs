@@ -223,6 +223,8 @@ pub struct Timer {
     pub owner: Option<String>,
     /// Why the last attempt failed.
     pub error: Option<String>,
+    /// Which of several stores it is on, by their order in `Timers::sharded`. Zero if there is one alone.
+    pub shard: usize,
 }
 
 impl Timer {
@@ -243,6 +245,7 @@ impl Timer {
             fence: 0,
             owner: None,
             error: None,
+            shard: 0,
         }
     }
 
