@@ -17,13 +17,13 @@
 //! - An item is taken out by the call that returns it. So a taker that was woken and is dropped has lost nothing,
 //!   and its wake-up goes to the next leader.
 
-use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 use super::shared::{Shared, Wait};
 use super::{DelayQueue, Expired};
 use crate::clock::tick::Moment;
+use crate::platform::impls::impl_debug;
 use crate::platform::panics::quietly;
 use crate::wake::wait_list::Ticket;
 use crate::{Alarm, ScheduleError};
@@ -154,11 +154,7 @@ impl<K, V> Drop for NextExpired<'_, K, V> {
     }
 }
 
-impl<K, V> fmt::Debug for NextExpired<'_, K, V> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("NextExpired").field("is_over", &self.is_over).finish_non_exhaustive()
-    }
-}
+impl_debug!(NextExpired<'_, K, V>, self, is_over: self.is_over);
 
 /// The items of a [`DelayQueue`] as they become due: what [`DelayQueue::stream`] returns. With the feature `futures-core`
 /// it is a `Stream`.
@@ -192,12 +188,7 @@ impl<K, V> Drop for Expirations<K, V> {
     }
 }
 
-impl<K, V> fmt::Debug for Expirations<K, V> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Expirations { queue, is_over, .. } = self;
-        f.debug_struct("Expirations").field("queue", queue).field("is_over", is_over).finish()
-    }
-}
+impl_debug!(Expirations<K, V>, self, queue: self.queue, is_over: self.is_over);
 
 #[cfg(feature = "futures-core")]
 mod with_futures_core {

@@ -6,7 +6,6 @@
 //!   spinning.
 //! - QUEUE-4 No user code runs under the lock: neither the clock, nor the `Drop` of an item, which is moved out first.
 
-use std::fmt;
 use std::num::NonZeroU64;
 use std::ops::ControlFlow::{self, Break, Continue};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,6 +13,7 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use crate::clock::epoch::Epoch;
+use crate::platform::impls::impl_debug;
 use crate::platform::sync::{Mutex, MutexGuard, lock};
 use crate::wake::wait_list::{Ticket, WaitList};
 use crate::wheel::{Wheel, WheelKey};
@@ -599,15 +599,8 @@ impl<T> Default for DelayedWorkQueue<T> {
     }
 }
 
-impl<T> fmt::Debug for DelayedWorkQueue<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut state = self.lock();
-        let (len, next_deadline, is_closed) = (state.wheel.len(), state.first(), state.is_closed);
-        drop(state); // because the formatter may be user code (QUEUE-4)
-        f.debug_struct("DelayedWorkQueue")
-            .field("len", &len)
-            .field("next_deadline", &next_deadline)
-            .field("is_closed", &is_closed)
-            .finish_non_exhaustive()
-    }
-}
+impl_debug!(DelayedWorkQueue<T>, self,
+    len: self.len(),
+    next_deadline: self.next_deadline(),
+    is_closed: self.is_closed()
+);

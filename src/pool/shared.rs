@@ -1,6 +1,5 @@
 //! The state that a pool, its tasks and its threads share.
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -123,15 +122,6 @@ impl Shared {
         self.lifecycle.shut_now();
         self.workers.close();
         self.workers.queue.take_all()
-    }
-}
-
-impl fmt::Debug for Shared {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ScheduledThreadPool")
-            .field("pending", &self.workers.queue.len())
-            .field("is_shutdown", &self.lifecycle.is_shut())
-            .finish_non_exhaustive()
     }
 }
 

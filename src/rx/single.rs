@@ -1,6 +1,5 @@
 //! Workers on one thread: [`SingleThreadScheduler`], [`single`] and [`new_thread`].
 
-use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -9,6 +8,7 @@ use super::scheduler::ExecutorScheduler;
 use super::shared_queue::Handles;
 use super::worker::Worker;
 use crate::backpressure::PendingLimit;
+use crate::platform::impls::impl_debug;
 use crate::{Clock, PanicHook, Scheduler, SystemClock, TaskPanic, ThreadPool};
 
 /// Gives out workers that run their tasks on one thread of its own, in one order for all of them.
@@ -110,13 +110,7 @@ impl SingleThreadScheduler {
     }
 }
 
-impl fmt::Debug for SingleThreadScheduler {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SingleThreadScheduler")
-            .field("max_pending", &self.max_pending)
-            .finish_non_exhaustive()
-    }
-}
+impl_debug!(SingleThreadScheduler, self, max_pending: self.max_pending);
 
 /// Returns a new worker on the one thread that all such workers of the process share: that of a
 /// [`SingleThreadScheduler`], so they also share one order. Disposing one worker does not affect the others.
