@@ -17,6 +17,7 @@
 //! - An item is taken out by the call that returns it. So a taker that was woken and is dropped has lost nothing,
 //!   and its wake-up goes to the next leader.
 
+use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
@@ -188,7 +189,12 @@ impl<K, V> Drop for Expirations<K, V> {
     }
 }
 
-impl_debug!(Expirations<K, V>, self, queue: self.queue, is_over: self.is_over);
+impl<K, V> fmt::Debug for Expirations<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Expirations { queue, is_over, .. } = self;
+        f.debug_struct("Expirations").field("queue", queue).field("is_over", is_over).finish()
+    }
+}
 
 #[cfg(feature = "futures-core")]
 mod with_futures_core {

@@ -537,8 +537,8 @@ impl Owner for Shared {
         &self.hook
     }
 
-    fn no_longer_pending(&self) {
-        self.limit.leave();
+    fn limit(&self) -> &PendingLimit {
+        &self.limit
     }
 
     /// Removes a delayed task. An immediate one stays in its queue, without its closure, until its turn or a sweep.

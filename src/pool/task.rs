@@ -16,6 +16,7 @@ use super::builder::RunHook;
 use super::future::{JoinError, Joinable, PanicPayload, ResultCell};
 use super::queue::Offered;
 use super::shared::Shared;
+use crate::backpressure::PendingLimit;
 use crate::executor::deadlock::{Waiting, wait_for};
 use crate::job::{AtomicPosition, Due, End, Job, Next, Owner, OwnerRef, Position, Ran, Run, Work};
 use crate::observe::trace;
@@ -124,8 +125,8 @@ impl Owner for Shared {
         call(&self.around.after, panicked);
     }
 
-    fn no_longer_pending(&self) {
-        self.limit.leave();
+    fn limit(&self) -> &PendingLimit {
+        &self.limit
     }
 
     fn remove(&self, position: &AtomicPosition) {

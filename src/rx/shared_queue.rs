@@ -27,7 +27,7 @@ use std::time::Instant;
 
 use super::delayed::{Entry, Ticket};
 use super::drain;
-use super::timer::{BLIND_PAUSE, When};
+use super::timer::BLIND_PAUSE;
 use super::worker::TaskQueue;
 use crate::backpressure::{Backpressure, Flow, PendingLimit};
 use crate::clock::timeline::after;
@@ -194,8 +194,8 @@ impl Owner for Member {
         &self.hook
     }
 
-    fn no_longer_pending(&self) {
-        self.limit.leave();
+    fn limit(&self) -> &PendingLimit {
+        &self.limit
     }
 
     fn remove(&self, position: &AtomicPosition) {
@@ -225,9 +225,9 @@ impl Owner for Member {
 }
 
 impl TaskQueue for Member {
-    fn submit(&self, job: Entry, when: When) -> Result<bool, ScheduleError> {
+    fn submit(&self, job: Entry, deadline: Option<Instant>) -> Result<bool, ScheduleError> {
         let (queue, now) = (self.queue(), self.now());
-        let due = when.deadline(|| now).unwrap_or(now);
+        let due = deadline.unwrap_or(now);
         if !self.limit.enter() {
             return Err(self.refusal().unwrap_or(ScheduleError::Full));
         }
@@ -264,11 +264,6 @@ impl TaskQueue for Member {
 
     fn is_disposed(&self) -> bool {
         self.own().is_disposed
-    }
-
-    fn refusal(&self) -> Option<ScheduleError> {
-        let is_full = || self.limit.is_reached().then_some(ScheduleError::Full);
-        if self.is_disposed() { Some(ScheduleError::Closed) } else { is_full() }
     }
 
     fn pending(&self) -> usize {
