@@ -10,7 +10,7 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::builder::RunHook;
 use super::future::{JoinError, Joinable, PanicPayload, ResultCell};
@@ -20,7 +20,7 @@ use crate::backpressure::PendingLimit;
 use crate::executor::deadlock::{Waiting, wait_for};
 use crate::job::{AtomicPosition, Due, End, Job, Next, Owner, OwnerRef, Position, Ran, Run, Work};
 use crate::observe::trace;
-use crate::{Cancel, Cancellable, PanicHook};
+use crate::{Cancellable, PanicHook};
 
 /// A task as its handles have it. It keeps its pool alive until it has ended.
 pub(super) type PoolTask<W> = Job<W, Shared, Returns<<W as Work>::Output>>;
@@ -161,16 +161,12 @@ impl<W: Work> Joinable<W::Output> for PoolTask<W> {
         &self.owner_ref().result
     }
 
-    fn cancel(&self) -> bool {
-        Cancel::cancel(self)
-    }
-
     fn is_periodic(&self) -> bool {
         W::IS_PERIODIC
     }
 
-    fn remaining(&self) -> Option<Duration> {
-        Some(Cancel::deadline(self)?.saturating_duration_since(self.shared().now()))
+    fn now(&self) -> Instant {
+        self.shared().now()
     }
 
     fn handle(self: Arc<Self>) -> Cancellable {
