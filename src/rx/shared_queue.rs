@@ -14,8 +14,8 @@
 //! - A task that waits is also in the set of its worker, and one that was taken out last is in `running` there. It moves
 //!   from one to the other under the lock of the worker. So `dispose` finds each task that has not started, and a series
 //!   between two runs, and no task of another worker.
-//! - A task that waits keeps its worker alive, and a worker its [`Handles`]. So once these are dropped, nothing waits, and
-//!   the thread ends.
+//! - A task that waits keeps its worker alive, and a worker its [`SharedQueue`], which the thread does not. So once nobody can
+//!   bring a task any more, nothing waits, and the thread ends.
 //! - The queue is locked inside of a worker's lock, never the other way round. Tasks, clocks and destructors are called
 //!   with neither.
 
@@ -39,10 +39,11 @@ use crate::{Clock, PanicHook, ScheduleError, Sleeper, SystemClock};
 /// With more tasks than this overdue, the threads that bring them are held back, if the queue has a thread of its own.
 const MAX_AHEAD: u64 = 1 << 16;
 
+/// What all have that may bring tasks. When it is dropped, the thread of the queue ends.
 pub(super) struct SharedQueue {
-    tasks: Tasks,
+    tasks: Arc<Tasks>,
     clock: Arc<dyn Clock>,
-    /// A thread of the queue's own drains, and waits for more as long as there are [`Handles`].
+    /// A thread of the queue's own drains, and waits for more.
     has_thread: bool,
     /// A thread that has brought a task drains.
     has_drain: Mutex<bool>,
@@ -52,12 +53,9 @@ pub(super) struct SharedQueue {
 /// Tasks that wait, each with its worker.
 type Tasks = DelayedWorkQueue<(Entry, Arc<Member>)>;
 
-/// All who may bring tasks. When it is dropped, the thread of the queue ends.
-pub(super) struct Handles(Arc<SharedQueue>);
-
 /// A worker's part of the queue.
 pub(super) struct Member {
-    handles: Arc<Handles>,
+    queue: Arc<SharedQueue>,
     own: Mutex<Own>,
     limit: PendingLimit,
     hook: PanicHook,
@@ -72,75 +70,69 @@ struct Own {
     is_disposed: bool,
 }
 
-impl Handles {
-    /// Returns a queue that is drained by the threads that bring tasks.
-    pub(super) fn of_callers() -> Arc<Handles> {
-        Arc::new(Handles(SharedQueue::new(Arc::new(SystemClock), false)))
-    }
-
-    /// Returns a queue that a thread of its own drains.
-    pub(super) fn of_a_thread(name: String, clock: Arc<dyn Clock>) -> io::Result<Arc<Handles>> {
-        let queue = SharedQueue::new(clock, true);
-        let own = Arc::clone(&queue);
-        thread::Builder::new().name(name).spawn(move || own.run_thread())?;
-        Ok(Arc::new(Handles(queue)))
-    }
-
-    pub(super) fn member(self: &Arc<Self>, hook: PanicHook, limit: PendingLimit) -> Arc<Member> {
-        let (handles, own) = (Arc::clone(self), Mutex::default());
-        Arc::new_cyclic(|me| Member { handles, own, limit, hook, me: Weak::clone(me) })
-    }
-}
-
-impl Drop for Handles {
-    fn drop(&mut self) {
-        self.0.tasks.close();
-    }
-}
-
 impl SharedQueue {
     fn new(clock: Arc<dyn Clock>, has_thread: bool) -> Arc<SharedQueue> {
-        let tasks = DelayedWorkQueue::with_clock(Arc::clone(&clock));
+        let tasks = Arc::new(DelayedWorkQueue::with_clock(Arc::clone(&clock)));
         let (has_drain, pressure) = (Mutex::new(false), Backpressure::new(MAX_AHEAD));
         Arc::new(SharedQueue { tasks, clock, has_thread, has_drain, pressure })
     }
 
-    /// The body of the queue's own thread.
-    fn run_thread(&self) {
-        drain::with_a_drain(|| {
-            // The panics of tasks are caught in there, so this one is the clock's.
-            while PanicHook::default().catch(None, || self.drain(Tasks::take)).is_none() {
-                let until = after(SystemClock.now(), BLIND_PAUSE);
-                SystemClock.sleep(&Sleeper::new(), Some(until));
-            }
-        });
+    /// Returns a queue that is drained by the threads that bring tasks.
+    pub(super) fn of_callers() -> Arc<SharedQueue> {
+        SharedQueue::new(Arc::new(SystemClock), false)
+    }
+
+    /// Returns a queue that a thread of its own drains.
+    pub(super) fn of_a_thread(name: String, clock: Arc<dyn Clock>) -> io::Result<Arc<SharedQueue>> {
+        let queue = SharedQueue::new(clock, true);
+        let tasks = Arc::clone(&queue.tasks);
+        thread::Builder::new().name(name).spawn(move || run_thread(&tasks))?;
+        Ok(queue)
+    }
+
+    pub(super) fn member(self: &Arc<Self>, hook: PanicHook, limit: PendingLimit) -> Arc<Member> {
+        let (queue, own) = (Arc::clone(self), Mutex::default());
+        Arc::new_cyclic(|me| Member { queue, own, limit, hook, me: Weak::clone(me) })
     }
 
     /// Runs all tasks on the calling thread, unless another one does so, and waits for those that are delayed.
     fn run_here(&self) {
         let begins = || !std::mem::replace(&mut *lock_std(&self.has_drain), true);
         while begins() {
-            self.drain(Tasks::take_unless_empty);
+            drain(&self.tasks, Tasks::take_unless_empty);
             *lock_std(&self.has_drain) = false;
             if self.tasks.is_empty() {
                 return;
             }
         }
     }
+}
 
-    /// Runs tasks as long as there is a next one.
-    fn drain(&self, next: fn(&Tasks) -> Option<(Entry, Arc<Member>)>) {
-        while let Some((job, member)) = next(&self.tasks) {
-            member.run(&job);
+impl Drop for SharedQueue {
+    fn drop(&mut self) {
+        self.tasks.close();
+    }
+}
+
+/// The body of a queue's own thread.
+fn run_thread(tasks: &Tasks) {
+    drain::with_a_drain(|| {
+        // The panics of tasks are caught in there, so this one is the clock's.
+        while PanicHook::default().catch(None, || drain(tasks, Tasks::take)).is_none() {
+            let until = after(SystemClock.now(), BLIND_PAUSE);
+            SystemClock.sleep(&Sleeper::new(), Some(until));
         }
+    });
+}
+
+/// Runs tasks as long as there is a next one.
+fn drain(tasks: &Tasks, next: fn(&Tasks) -> Option<(Entry, Arc<Member>)>) {
+    while let Some((job, member)) = next(tasks) {
+        member.run(&job);
     }
 }
 
 impl Member {
-    fn queue(&self) -> &SharedQueue {
-        &self.handles.0
-    }
-
     fn own(&self) -> MutexGuard<'_, Own> {
         lock_std(&self.own)
     }
@@ -153,7 +145,7 @@ impl Member {
             job.position().set(Position::Delayed(key));
             own.waiting.insert(key.to_bits(), Arc::clone(job));
         };
-        let offered = self.queue().tasks.offer_noted(due, (Arc::clone(job), me), Some(now), waits);
+        let offered = self.queue.tasks.offer_noted(due, (Arc::clone(job), me), Some(now), waits);
         offered.ok().map(|offered| offered.due.is_some())
     }
 
@@ -177,8 +169,8 @@ impl Member {
     /// Wakes a caller's thread that drains, because a task that it waits for may have left. A thread of the queue's own
     /// wakes up at the old deadline, and finds that out.
     fn wake_for_less(&self) {
-        if !self.queue().has_thread {
-            self.queue().tasks.wake_takers();
+        if !self.queue.has_thread {
+            self.queue.tasks.wake_takers();
         }
     }
 }
@@ -187,7 +179,7 @@ impl Owner for Member {
     type AfterMove = Option<Ticket>;
 
     fn now(&self) -> Instant {
-        self.queue().clock.now()
+        self.queue.clock.now()
     }
 
     fn hook(&self) -> &PanicHook {
@@ -200,20 +192,20 @@ impl Owner for Member {
 
     fn remove(&self, position: &AtomicPosition) {
         let key = position.key(); // only a task that waits gets another one, and this one does not any more
-        let removed = self.queue().tasks.remove_at(key);
+        let removed = self.queue.tasks.remove_at(key);
         let entry = self.own().waiting.remove(&key.to_bits());
         self.wake_for_less();
         drop((removed, entry));
     }
 
     fn deadline(&self, position: &AtomicPosition) -> Option<Due> {
-        self.queue().tasks.deadline_of(position.key()).map(Due::At)
+        self.queue.tasks.deadline_of(position.key()).map(Due::At)
     }
 
     fn move_to(&self, position: &AtomicPosition, deadline: Instant) -> Option<Option<Ticket>> {
         let own = self.own();
         // The tasks of a disposed worker are about to be cancelled.
-        let moves = || self.queue().tasks.reset_at(position.key(), deadline, |_| true);
+        let moves = || self.queue.tasks.reset_at(position.key(), deadline, |_| true);
         (!own.is_disposed && moves()).then_some(None) // no task has a timer
     }
 
@@ -226,7 +218,7 @@ impl Owner for Member {
 
 impl TaskQueue for Member {
     fn submit(&self, job: Entry, deadline: Option<Instant>) -> Result<bool, ScheduleError> {
-        let (queue, now) = (self.queue(), self.now());
+        let now = self.now();
         let due = deadline.unwrap_or(now);
         if !self.limit.enter() {
             return Err(self.refusal().unwrap_or(ScheduleError::Full));
@@ -235,8 +227,8 @@ impl TaskQueue for Member {
             self.limit.leave();
             return Err(ScheduleError::Closed);
         };
-        if !queue.has_thread {
-            queue.run_here();
+        if !self.queue.has_thread {
+            self.queue.run_here();
         }
         Ok(is_behind)
     }
@@ -244,7 +236,7 @@ impl TaskQueue for Member {
     #[cold]
     fn hold_back(&self) {
         // A caller that drains is never ahead of itself, and the tasks of a worker are not to wait for another one.
-        let queue = self.queue();
+        let queue = &self.queue;
         if queue.has_thread && drain::this_thread().drains == 0 {
             queue.pressure.hold_back(|| {
                 let now = self.now();
