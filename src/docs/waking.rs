@@ -206,7 +206,7 @@
 //! | `Shared::wake_all` in `engine/run.rs` | pushes without a ring, on another thread than the one that turns the engine |
 //! | `Doorbell::arm` in `wake/doorbell.rs` | weaker than `SeqCst`, or called after the last look |
 //! | `Doorbell::answer`, the same | rings although the exchange has failed (a herd), or does not although it has succeeded |
-//! | `Parker::park` in `clock/parking.rs` | takes the token without looking at it first |
+//! | `Sleeper::sleep` in `clock/parking.rs` | takes the token without looking at it first |
 //! | `Parker::park_on_timer`, the same | says that it sleeps on the timer before the timer is set, or after the lock is released |
 //! | `Ticker::sleep` in `engine/tick_thread.rs` | another order than arm, look, sleep |
 //! | `Engine::can_wait` in `engine/next_wakeup.rs` | looks at what it has taken in, and not at what it has left |
