@@ -113,6 +113,10 @@ impl<T: Send> Joinable<T> for Call<T> {
         &self.cell
     }
 
+    fn cancel(&self) -> bool {
+        self.handle.cancel()
+    }
+
     fn is_periodic(&self) -> bool {
         false
     }

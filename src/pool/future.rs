@@ -42,6 +42,7 @@ pub struct ScheduledFuture<T> {
 /// A task as its future sees it.
 pub(crate) trait Joinable<T>: Send + Sync {
     fn result(&self) -> &ResultCell<T>;
+    fn cancel(&self) -> bool;
     fn is_periodic(&self) -> bool;
     /// Reads the clock of its deadlines.
     fn now(&self) -> Instant;
@@ -237,7 +238,7 @@ impl<T> ScheduledFuture<T> {
     ///
     /// Unless the task is running, it leaves the queue, and its closure is dropped, before this returns.
     pub fn cancel(&self) -> bool {
-        self.handle().cancel()
+        self.task.cancel()
     }
 
     /// Returns a handle to the task, which can be kept apart from the future.

@@ -20,7 +20,7 @@ use crate::backpressure::PendingLimit;
 use crate::executor::deadlock::{Waiting, wait_for};
 use crate::job::{AtomicPosition, Due, End, Job, Next, Owner, OwnerRef, Position, Ran, Run, Work};
 use crate::observe::trace;
-use crate::{Cancellable, PanicHook};
+use crate::{Cancel, Cancellable, PanicHook};
 
 /// A task as its handles have it. It keeps its pool alive until it has ended.
 pub(super) type PoolTask<W> = Job<W, Shared, Returns<<W as Work>::Output>>;
@@ -159,6 +159,10 @@ impl Owner for Shared {
 impl<W: Work> Joinable<W::Output> for PoolTask<W> {
     fn result(&self) -> &ResultCell<W::Output> {
         &self.owner_ref().result
+    }
+
+    fn cancel(&self) -> bool {
+        Cancel::cancel(self)
     }
 
     fn is_periodic(&self) -> bool {

@@ -24,19 +24,23 @@ use std::time::{Duration, Instant};
 use super::delayed::{Found, Ticket, Wait};
 use super::serial::SerialQueue;
 pub(super) use crate::clock::timeline::after;
-use crate::{Cancellable, Inline, PanicHook, Schedule, ScheduleError, ScheduleExt, Scheduler};
+use crate::{Cancellable, Inline, PanicHook, Schedule, ScheduleError, Scheduler};
 
-/// The clock of delayed tasks, and what runs their timers: a [`Scheduler`] on its tick thread, in order of deadline. Anything
-/// else wherever it runs tasks, and perhaps out of order.
+/// The clock of delayed tasks, and what runs their timers.
 #[derive(Clone)]
-pub(super) struct Timers(Arc<dyn Schedule>);
+pub(super) enum Timers {
+    /// Runs timers on its tick thread, in order of deadline.
+    InOrder(Scheduler),
+    /// Runs timers wherever it runs tasks, and perhaps out of order.
+    Any(Arc<dyn Schedule>),
+}
 
 impl Timers {
     /// The timers of a scheduler run on its tick thread, whatever its executor is.
     pub(super) fn of(schedule: impl Schedule + 'static) -> Timers {
         match schedule.as_scheduler() {
-            Some(scheduler) => Timers(Arc::new(scheduler.with_executor(Inline))),
-            None => Timers(Arc::new(schedule)),
+            Some(scheduler) => Timers::InOrder(scheduler.with_executor(Inline)),
+            None => Timers::Any(Arc::new(schedule)),
         }
     }
 
@@ -46,13 +50,16 @@ impl Timers {
         global.map(|global| Timers::of(global.clone())).map_err(|_| ScheduleError::NoThread)
     }
 
-    pub(super) fn now(&self) -> Instant {
-        self.0.now()
+    /// Returns the scheduler, if timers run in order of deadline.
+    pub(super) fn in_order(&self) -> Option<&Scheduler> {
+        if let Timers::InOrder(scheduler) = self { Some(scheduler) } else { None }
     }
 
-    /// Returns the scheduler, if that runs the timers, and so in order of deadline.
-    pub(super) fn in_order(&self) -> Option<&Scheduler> {
-        self.0.as_scheduler()
+    pub(super) fn now(&self) -> Instant {
+        match self {
+            Timers::InOrder(scheduler) => scheduler.now(),
+            Timers::Any(schedule) => schedule.now(),
+        }
     }
 
     pub(super) fn schedule(
@@ -60,7 +67,10 @@ impl Timers {
         deadline: Instant,
         timer: impl FnOnce() + Send + 'static,
     ) -> Result<Cancellable, ScheduleError> {
-        self.0.schedule_at(deadline, timer)
+        match self {
+            Timers::InOrder(scheduler) => scheduler.schedule_at(deadline, timer),
+            Timers::Any(schedule) => schedule.schedule_task_at(deadline, Box::new(timer)),
+        }
     }
 }
 
