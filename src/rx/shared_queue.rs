@@ -50,8 +50,9 @@ pub(super) struct SharedQueue {
     pressure: Backpressure,
 }
 
-/// Tasks that wait, each with its worker.
-type Tasks = DelayedWorkQueue<(Entry, Arc<Member>)>;
+/// A task that waits, and its worker.
+type Queued = (Entry, Arc<Member>);
+type Tasks = DelayedWorkQueue<Queued>;
 
 /// A worker's part of the queue.
 pub(super) struct Member {
@@ -126,7 +127,7 @@ fn run_thread(tasks: &Tasks) {
 }
 
 /// Runs tasks as long as there is a next one.
-fn drain(tasks: &Tasks, next: fn(&Tasks) -> Option<(Entry, Arc<Member>)>) {
+fn drain(tasks: &Tasks, next: fn(&Tasks) -> Option<Queued>) {
     while let Some((job, member)) = next(tasks) {
         member.run(&job);
     }
