@@ -2,7 +2,7 @@
 //!
 //! A call takes a connection that is idle, or opens one if there are not too many. Otherwise it waits until another call
 //! gives one back. The parts of workers, and handlers in transactions, take connections in the same way and never wait, because
-//! there are few of them.
+//! there are few of them. What opens a store or starts a worker waits for room on the server as long as a call does.
 //!
 //! PostgreSQL's client waits with a tokio runtime of its own, which panics inside of another one. So where a runtime is in
 //! sight, and for futures, a call is a message to one of the pool's threads, which makes it, and answers. No thread is
@@ -210,6 +210,11 @@ impl Connections {
         }
     }
 
+    /// Does what opens connections beside those of calls, and waits for room on the server.
+    pub(crate) fn with_room<T>(&self, work: impl FnMut(&dyn Store) -> Result<T>) -> Result<T> {
+        with_room(&*self.store, self.limits.timeout, work)
+    }
+
     pub(crate) fn too_many(&self) -> Error {
         let Limits { max_connections, timeout } = self.limits;
         Error::TooManyClients(
@@ -266,6 +271,23 @@ impl Drop for Right<'_> {
     fn drop(&mut self) {
         self.0.places().calls -= 1;
         self.0.has_come_back.notify_one();
+    }
+}
+
+/// Does what opens connections. While the server has no room for another one, it is asked again, until the time is over.
+pub(crate) fn with_room<T>(
+    store: &dyn Store,
+    timeout: Duration,
+    mut work: impl FnMut(&dyn Store) -> Result<T>,
+) -> Result<T> {
+    let deadline = Instant::now() + timeout;
+    loop {
+        let worked = work(store);
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() || !matches!(worked, Err(Error::TooManyClients(_))) {
+            return worked;
+        }
+        std::thread::sleep(REFUSED.min(left)); // nobody tells when another program closes a connection
     }
 }
 

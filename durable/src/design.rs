@@ -39,6 +39,10 @@
 //! its run. A handler in a transaction of tokio-postgres has a thread all the same: its connection is its own for so long
 //! anyway, and so the statements of a transaction are written once for both clients.
 //!
+//! A few threads start all async handlers of a kind, so each takes many at once and writes their starts in one commit. With a
+//! commit for each, 1,000 runs that wait for each other were 1,006 commits with PostgreSQL, and with a SQLite file they were all under
+//! way after 0.6 to 2.3 s. Now these are 21 commits, and 0.3 to 0.4 s (with other work on the two cores).
+//!
 //! What told workers of news was changed twice. A notice for each row of a batch floods the server, and one for the whole
 //! batch names the earliest only: the second timer of a batch was a minute late. Now a claim that does not fill up also
 //! tells when the next timer of its kind wakes. So each timer leads to the one behind it, and a notice for the first of
@@ -86,8 +90,15 @@
 //! floor, and a look at the first timer 2,034 and 4. What is left is a claim that does not fill up: it also looks for the next timer
 //! that waits, and for that walks over the leases of the last half minute, which are ahead of the clock and of any floor.
 //!
-//! Dead timers wake never, so they are the last ones of their kind in the index, and are listed and requeued from there. `counts`
-//! reads the whole table: whatever would spare it that is one more index to write for each run.
+//! Dead timers wake never, so they are the last ones of their kind in the index, and are listed and requeued from there.
+//!
+//! `counts` reads the whole table from its first page to its last. The server has a small ring of buffers for that, so it drives
+//! nothing else out of its memory. Two ways to spare it the table were tried with a million timers of 600 MB. To have `state` and
+//! `due` in the entries of the index on `wake` costs a run nothing: claim and delete took 10 us of the server's time with them and
+//! without. Counting from such an index took 125 ms of processor time in place of 305, as long as the server knew that all pages are
+//! visible. After one timer in twenty had been moved, it took 4.0 s, and the table 0.5: what has changed is looked up in the table,
+//! timer by timer, in the order of the index. A second index, of the timers that are held or dead, made a run 18 % dearer (12 us), and
+//! those that wait would still have to be counted. Counters that the statements keep would be a lock that all of them share.
 //!
 //! PostgreSQL keeps the plan of a prepared statement. A plan that was made for a small table reads all of it, and goes on
 //! doing so when the table has grown, until the server next counts the rows, which may take a minute. So with 20,000 rows

@@ -50,7 +50,7 @@ pub enum Error {
         next = *.0 + 1
     )]
     Unmigrated(i32),
-    /// A field of a timer, or a setting of a worker, is not possible.
+    /// A field of a timer, or a setting, is not possible. Or the schema of the tables was renamed, which its functions do not know.
     #[error("{0}")]
     Invalid(String),
     /// A worker has stopped by itself. [`WorkerBuilder::on_error`](crate::WorkerBuilder::on_error) is told so.

@@ -228,6 +228,21 @@
 //! `PGOPTIONS='-c search_path=timers'`. The functions know their schema, so `timers.tickwheel_schedule(..)` works from any search
 //! path.
 //!
+//! The names of the functions' schema stand in their texts, because a search path for each call costs more. So after a plain
+//! `ALTER SCHEMA .. RENAME` they do not find the tables, and [`Timers::open`] says so. Stop the programs, do this in one transaction,
+//! and start them with the new name:
+//!
+//! ```sql
+//! -- To rename the schema
+//! ALTER SCHEMA timers RENAME TO clocks;
+//! DO $$ DECLARE function text; BEGIN
+//!     FOR function IN SELECT pg_get_functiondef(oid) FROM pg_proc
+//!         WHERE pronamespace = 'clocks'::regnamespace AND proname LIKE 'tickwheel\_%' LOOP
+//!         EXECUTE regexp_replace(function, '\mtimers(?=\.tickwheel_|'')', 'clocks', 'g');
+//!     END LOOP;
+//! END $$;
+//! ```
+//!
 //! `tickwheel_schema` has the version of the tables, and the oldest version of this crate's tables that may still work with
 //! them. So bring the tables up to date first, while the workers of the version before go on, and then the programs. A worker that
 //! is older than the oldest stops at its next claim or look. A migration waits for the transactions that have written timers, and

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 
 use crate::asynchronous::AsyncTimers;
-use crate::connections::{Connections, Limits, threads_for, where_it_may_wait};
+use crate::connections::{Connections, Limits, threads_for, where_it_may_wait, with_room};
 use crate::error::{Error, Result};
 use crate::sight;
 use crate::store::{Connection, Existing, Purpose, Store};
@@ -45,24 +45,29 @@ impl OpenOptions {
         OpenOptions { limits: Limits { max_connections: 10, timeout } }
     }
 
-    /// Sets how many connections the calls of [`Timers`] and [`AsyncTimers`] may have at the same time, at least one. By
-    /// default 10, which is enough for thousands of calls a second. Further calls wait.
+    /// Sets how many connections the calls of [`Timers`] and [`AsyncTimers`] may have at the same time. By default 10, which is
+    /// enough for thousands of calls a second. Further calls wait. With 0, no store is opened ([`Error::Invalid`]).
     ///
     /// Workers have a few of their own: two each, one more while they write outcomes or starts, and one for each handler that is
     /// in a transaction. What is idle for ten seconds is closed.
     pub fn max_connections(mut self, connections: usize) -> OpenOptions {
-        self.limits.max_connections = connections.max(1);
+        self.limits.max_connections = connections;
         self
     }
 
     /// Sets how long a call waits for a connection, if all are in use, or if the server has no room for another one. By default
-    /// ten seconds. Then it fails with [`Error::TooManyClients`].
+    /// ten seconds, and at most a day. Then it fails with [`Error::TooManyClients`]. With zero, it does not wait. What opens the
+    /// store, and [`WorkerBuilder::start`], wait as long for room on the server.
     pub fn acquire_timeout(mut self, timeout: Duration) -> OpenOptions {
         self.limits.timeout = timeout.min(LONGEST);
         self
     }
 
     pub(crate) fn threads(self) -> Result<ScheduledThreadPool> {
+        if self.limits.max_connections == 0 {
+            let problem = "`max_connections` is 0, so no call could be made: give 1 or more";
+            return Err(Error::Invalid(problem.to_owned()));
+        }
         threads_for(self.limits)
     }
 
@@ -105,10 +110,13 @@ impl OpenOptions {
     fn opened(
         self,
         store: Box<dyn Store>,
-        prepare: impl FnOnce(&dyn Store) -> Result<()> + Send + 'static,
+        prepare: impl Fn(&dyn Store) -> Result<()> + Send + 'static,
     ) -> Result<Timers> {
         let threads = self.threads()?;
-        let store = where_it_may_wait(&threads, move || prepare(&*store).map(|()| store))?;
+        let timeout = self.limits.timeout;
+        let store = where_it_may_wait(&threads, move || {
+            with_room(&*store, timeout, prepare).map(|()| store)
+        })?;
         let connections = Connections::new(store, self.limits, threads);
         let shared = Opened { connections: Arc::new(connections), workers: Mutex::default() };
         Ok(Timers { shared: Arc::new(shared) })
@@ -305,7 +313,8 @@ impl Timers {
     /// Counts the timers of each kind, by state, and tells how far behind their workers are. With the feature `metrics`
     /// it also sets the gauges `tickwheel_durable_timers` and `tickwheel_durable_lag_seconds`.
     ///
-    /// It reads the whole table, so ask once a minute rather than once a second.
+    /// It reads the whole table, a third of a second for a million timers, so ask once a minute rather than once a second. Whether
+    /// any are dead is told by [`list`](Timers::list) with [`Filter::state`], which reads an index.
     ///
     /// # Errors
     ///

@@ -21,8 +21,8 @@ use crate::connections::where_it_may_wait;
 use crate::error::{Error, Result, StopReason};
 use crate::failure::{Failure, HandlerResult, Retry};
 use crate::handler::{Handler, Run};
-use crate::store::{AnyTransaction, Notices, TransactionType};
-use crate::timer::Timer;
+use crate::store::{AnyTransaction, Notices, Store, TransactionType};
+use crate::timer::{MILLISECOND, Timer};
 use crate::timers::Timers;
 use tickwheel::Scheduler;
 
@@ -217,7 +217,7 @@ impl WorkerBuilder {
     }
 
     /// Sets how long a run may take, for timers that do not say so themselves: of the kind that was registered last, or
-    /// before any, of all kinds. By default a minute.
+    /// before any, of all kinds. By default a minute. One of less than a millisecond is refused by [`start`](WorkerBuilder::start).
     ///
     /// A run that exceeds the limit has failed, and its timer is tried again. The handler cannot be stopped. It is told so
     /// if it asks [`Run::is_current`]. Its thread is replaced, as long as no more than sixteen such threads of the kind are
@@ -231,19 +231,21 @@ impl WorkerBuilder {
         self
     }
 
-    /// Sets how many handlers of each kind may run at the same time, but for async ones. By default 4. Each kind has its own threads, so a kind
-    /// that is slow makes no other one late. They are started when they are needed.
+    /// Sets how many handlers of each kind may run at the same time, but for async ones. By default 4, and 0 is refused by
+    /// [`start`](WorkerBuilder::start). Each kind has its own threads, so a kind that is slow makes no other one late. They are
+    /// started when they are needed.
     pub fn threads(mut self, threads: usize) -> WorkerBuilder {
-        self.settings.threads = threads.max(1);
+        self.settings.threads = threads;
         self
     }
 
     /// Sets how many runs of an async handler may be under way at the same time: of the kind that was registered last, or
-    /// before any, of all kinds. By default 64. Further timers wait for one of them.
+    /// before any, of all kinds. By default 64, and 0 is refused by [`start`](WorkerBuilder::start). Further timers wait for one
+    /// of them.
     pub fn async_runs(mut self, runs: usize) -> WorkerBuilder {
         match self.kinds.last_mut() {
-            Some(kind) => kind.async_runs = Some(runs.max(1)),
-            None => self.settings.async_runs = runs.max(1),
+            Some(kind) => kind.async_runs = Some(runs),
+            None => self.settings.async_runs = runs,
         }
         self
     }
@@ -270,8 +272,9 @@ impl WorkerBuilder {
         self
     }
 
-    /// Sets for how long a timer is out of reach of other workers if this one dies or hangs. By default 30 seconds. The
-    /// worker extends a lease after each third of it, as long as the handler runs.
+    /// Sets for how long a timer is out of reach of other workers if this one dies or hangs. By default 30 seconds, and at most
+    /// ten years. Less than 100 ms is refused by [`start`](WorkerBuilder::start). The worker extends a lease after each third of it,
+    /// as long as the handler runs.
     ///
     /// A worker claims some twenty milliseconds of work ahead of its threads. If the process dies, or ends without
     /// [`Worker::stop`], the leases of these timers have to end too. Those whose handlers were not called have lost nothing but
@@ -288,8 +291,9 @@ impl WorkerBuilder {
     /// Set it to less if other processes schedule in the same SQLite file for the next second: SQLite answers in microseconds
     /// if nothing has changed. PostgreSQL is asked once a second while it does not tell of each timer: through a pooler in
     /// transaction mode, when the connection for that is lost, or if its tables are set to [tell less](crate#the-price-of-a-notice).
+    /// Less than a millisecond is refused by [`start`](WorkerBuilder::start), and more than ten years are ten years.
     pub fn poll_every(mut self, interval: Duration) -> WorkerBuilder {
-        self.settings.poll = Some(interval.clamp(Duration::from_millis(1), LONGEST));
+        self.settings.poll = Some(interval.min(LONGEST));
         self
     }
 
@@ -384,8 +388,10 @@ impl WorkerBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] if there is no handler, or one for a transaction that the store does not have, or if the
-    /// scheduler is closed or a thread cannot be started. [`Error::Unreachable`] if the database cannot be reached now.
+    /// [`Error::Invalid`] if there is no handler, or one for a transaction that the store does not have, if a number of the
+    /// settings is one with which nothing would run, or if the scheduler is closed or a thread cannot be started.
+    /// [`Error::Unreachable`] if the database cannot be reached now. [`Error::TooManyClients`] if the server has had no room for
+    /// as long as [`OpenOptions::acquire_timeout`](crate::OpenOptions::acquire_timeout) says.
     pub fn start(self, scheduler: &Scheduler) -> Result<Worker> {
         self.check()?;
         if scheduler.is_closed() {
@@ -396,8 +402,9 @@ impl WorkerBuilder {
         let connections = Arc::clone(self.timers.connections());
         let scheduler = scheduler.clone();
         where_it_may_wait(connections.threads(), move || {
-            let connection = self.timers.store().connect()?;
-            let listener = self.timers.store().listen()?;
+            // Both at once: a worker that kept one while it waits for the other would take the room that another waits for.
+            let connect = |store: &dyn Store| Ok((store.connect()?, store.listen()?));
+            let (connection, listener) = self.timers.connections().with_room(connect)?;
             let mut settings = self.settings;
             let is_told = listener.as_ref().is_some_and(|ear| ear.notices() == Notices::AtOnce);
             settings.is_told = AtomicBool::new(is_told);
@@ -452,12 +459,35 @@ impl WorkerBuilder {
                 "a worker needs a handler: register one with `handle`".to_owned(),
             ));
         }
-        if self.settings.lease < Duration::from_millis(100) {
-            return Err(Error::Invalid(
-                "a lease of less than 100 ms would end before it can be extended".to_owned(),
-            ));
-        }
-        Ok(())
+        self.check_numbers()
+    }
+
+    /// What would run nothing, or without an end, is refused.
+    fn check_numbers(&self) -> Result<()> {
+        let (kinds, settings) = (&self.kinds, &self.settings);
+        let of_kinds = kinds.iter().filter_map(|kind| kind.async_runs);
+        let has_no_async_runs = of_kinds.chain([settings.async_runs]).any(|runs| runs == 0);
+        let of_kinds = kinds.iter().filter_map(|kind| kind.retry);
+        let has_no_attempts =
+            of_kinds.chain([settings.retry]).any(|retry| retry.max_attempts() == 0);
+        let of_kinds = kinds.iter().filter_map(|kind| kind.time_limit);
+        let has_no_time = of_kinds.chain([settings.time_limit]).any(|limit| limit < MILLISECOND);
+        let problem = if settings.threads == 0 {
+            "`threads` is 0, so no handler would run: give 1 or more"
+        } else if has_no_async_runs {
+            "`async_runs` is 0, so no async handler would run: give 1 or more"
+        } else if has_no_attempts {
+            "`Retry::attempts` is 0, so no handler would run: give 1 or more"
+        } else if has_no_time {
+            "a time limit of less than a millisecond would end each run"
+        } else if settings.poll.is_some_and(|interval| interval < MILLISECOND) {
+            "`poll_every` is less than a millisecond, so the database would be asked without a pause"
+        } else if settings.lease < Duration::from_millis(100) {
+            "a lease of less than 100 ms would end before it can be extended"
+        } else {
+            return Ok(());
+        };
+        Err(Error::Invalid(problem.to_owned()))
     }
 }
 

@@ -481,10 +481,13 @@ impl Shared {
         (width + MOST_STUCK).saturating_sub(line.stuck).min(width)
     }
 
-    /// Returns true if a thread may take another job of a kind. A thread that runs the handler itself always may.
-    pub(super) fn has_room_for_another(&self, kind: usize, line: &Line) -> bool {
+    /// How many jobs of a kind a thread may take. One that runs the handler itself always may take one.
+    pub(super) fn room_to_start(&self, kind: usize, line: &Line) -> usize {
+        if !self.kinds[kind].handler.is_async() {
+            return 1;
+        }
         let in_flight = line.in_flight.saturating_sub(line.stuck);
-        !self.kinds[kind].handler.is_async() || in_flight < self.width_of(kind, line)
+        self.width_of(kind, line).saturating_sub(in_flight)
     }
 
     /// A run of an async handler is over, or was not started.
