@@ -47,6 +47,8 @@ def durable(*names):
     return TESTS + ["-p", "tickwheel-durable"] + [part for name in names for part in ("--test", name)]
 
 
+ORDEAL = ["env", "TICKWHEEL_SEED=1", "TICKWHEEL_ORDEAL=40", *durable("faults"), "an_ordeal_with_postgresql"]
+
 # Name, file, what is replaced, by what, and the suite that has to notice.
 MUTATIONS = [
     # Time
@@ -930,6 +932,20 @@ MUTATIONS = [
     ("durable: PostgreSQL ends runs of others", "durable/src/postgres/session.rs",
      "t.id = run.id AND t.fence = run.fence AND t.state = 'running'", "t.id = run.id AND t.state = 'running'",
      durable("store")),
+    ("durable: fencing numbers come again after a failover", "durable/src/postgres/session.rs",
+     "nextval('tickwheel_fence') * 1048576 + floor(random() * 1048576)::bigint", "nextval('tickwheel_fence')",
+     durable("faults") + ["with_a_replica"]),
+    ("durable: in an ordeal, the end of a run is that of another", "durable/src/postgres/session.rs",
+     " ON t.id = run.id AND t.fence = run.fence AND t.state = 'running'\n            FOR UPDATE", " ON t.id = run.id AND t.state = 'running'\n            FOR UPDATE",
+     ORDEAL),
+    ("durable: in an ordeal, a lost run calls its handler", "durable/src/postgres/session.rs",
+     "        if finished.changed.is_empty() {\n            return Ok(Transacted::Lost);", "        if false {\n            return Ok(Transacted::Lost);",
+     ORDEAL),
+    ("durable: in an ordeal, a cancel leaves what runs", "durable/migrations/postgres/0003_functions.sql",
+     "    DELETE FROM tickwheel_timers t WHERE t.kind = $1 COLLATE \"default\" AND t.key = $2 COLLATE \"default\" RETURNING t.state INTO before;",
+     "    UPDATE tickwheel_timers t SET error = NULL WHERE t.kind = $1 AND t.key = $2 AND t.state = 'running' RETURNING t.state INTO before;\n"
+     "    IF before IS NULL THEN DELETE FROM tickwheel_timers t WHERE t.kind = $1 AND t.key = $2 RETURNING t.state INTO before; END IF;",
+     ORDEAL),
     ("durable: an old plan is kept", "durable/src/postgres/table.rs",
      "            prepared.remove(sql);\n", "", durable("worker")),
     ("durable: of many who open a new file one fails", "durable/src/sqlite/mod.rs",
@@ -979,10 +995,28 @@ MUTATIONS = [
      "\n            AND t.wake = 'infinity'\n", "\n", durable("sql")),
     ("durable: a list of the dead reads those that wait", "durable/src/postgres/table.rs",
      "\"AND t.wake = 'infinity'\"", "\"\"", durable("sql")),
+    ("durable: shards: the hash has another text", "durable/src/sharded.rs",
+     'format!("{store}/{kind}/{key}")', 'format!("{store}{kind}/{key}")', TESTS + ["-p", "tickwheel-durable", "--lib", "sharded"]),
+    ("durable: shards: a page leaves out equal numbers", "durable/src/sharded.rs",
+     "last.id = last.id.saturating_sub(1);", "_ = last;", TESTS + ["-p", "tickwheel-durable", "--lib", "sharded"]),
+    ("durable: shards: a store that has no part is asked", "durable/src/timers.rs",
+     "!parts[store.number()].is_empty()", "parts.len() > store.number()", durable("faults") + ["three_servers"]),
+    ("durable: shards: kinds are in the order of the server's language", "durable/src/postgres/table.rs",
+     'SELECT kind COLLATE \\"C\\" AS name', "SELECT kind AS name", durable("faults") + ["three_servers"]),
     ("durable: a worker that stops says nothing", "durable/src/worker/dispatcher.rs",
      "_ = dispatcher.connection().and_then(Connection::announce);", "", durable("worker")),
     ("durable: the next timer of a batch is not expected", "durable/src/worker/dispatcher.rs",
-     "claimed.next.into_iter().for_each(|next| shared.expect(kind, next));", "", durable("worker")),
+     "next.into_iter().for_each(|next| shared.expect_alone(kind, next));", "", durable("worker")),
+    ("durable: in SQL, all workers claim at the same moment", "durable/src/worker/turns.rs",
+     "if of.open.is_some_and(|until| now < until) {", "if true {", durable("sql")),
+    ("durable: in SQL, the second worker does not check", "durable/src/worker/dispatcher.rs",
+     "        _ = shared.causes.insert_at(Cause::Check(kind, micros(end)), (), at);\n", "        _ = at;\n", durable("sql")),
+    ("durable: in SQL, a worker that is full calls nobody", "durable/src/worker/dispatcher.rs",
+     "            self.tell_of_more(kind, true, wake)?;\n", "            _ = wake;\n", durable("sql")),
+    ("durable: in SQL, a worker that stops stays on the list", "durable/src/worker/dispatcher.rs",
+     "        _ = dispatcher.leave();\n", "", durable("sql")),
+    ("durable: in SQL, a worker whose session has ended stays on the list", "durable/src/postgres/session.rs",
+     "AND (w.worker = $1 OR EXISTS (SELECT FROM pg_stat_get_activity(w.session))) AS lives", "AS lives", durable("sql")),
     ("durable: leases are not extended", "durable/src/worker/dispatcher.rs",
      "Cause::Extend => self.must_extend = true,", "Cause::Extend => {}", durable("worker", "faults")),
     ("durable: a run does not learn that its timer is gone", "durable/src/worker/dispatcher.rs",

@@ -32,6 +32,19 @@ pub(crate) struct Limits {
     pub(crate) timeout: Duration,
 }
 
+impl Limits {
+    pub(crate) fn too_many(self) -> Error {
+        let Limits { max_connections, timeout } = self;
+        Error::TooManyClients(
+            format!(
+                "all {max_connections} connections of these timers were in use for {timeout:?}: raise \
+                 `OpenOptions::max_connections`, or `acquire_timeout`"
+            )
+            .into(),
+        )
+    }
+}
+
 pub(crate) struct Connections {
     store: Box<dyn Store>,
     limits: Limits,
@@ -139,7 +152,7 @@ impl Connections {
         match send(&self.threads, call)?.join_timeout(self.limits.timeout) {
             Ok(answered) => answer(answered),
             // It waits, if it can be taken back. Otherwise it has begun.
-            Err(call) if call.cancel() => Err(self.too_many()),
+            Err(call) if call.cancel() => Err(self.limits.too_many()),
             Err(call) => answer(call.join()),
         }
     }
@@ -202,7 +215,7 @@ impl Connections {
             }
             if now >= deadline {
                 drop(places);
-                return Err(refused.take().unwrap_or_else(|| self.too_many()));
+                return Err(refused.take().unwrap_or_else(|| self.limits.too_many()));
             }
             let until = next_try.map_or(deadline, |next| next.min(deadline));
             let waited = self.has_come_back.wait_timeout(places, until - now);
@@ -211,19 +224,16 @@ impl Connections {
     }
 
     /// Does what opens connections beside those of calls, and waits for room on the server.
-    pub(crate) fn with_room<T>(&self, work: impl FnMut(&dyn Store) -> Result<T>) -> Result<T> {
-        with_room(&*self.store, self.limits.timeout, work)
-    }
-
-    pub(crate) fn too_many(&self) -> Error {
-        let Limits { max_connections, timeout } = self.limits;
-        Error::TooManyClients(
-            format!(
-                "all {max_connections} connections of these timers were in use for {timeout:?}: raise \
-                 `OpenOptions::max_connections`, or `acquire_timeout`"
-            )
-            .into(),
-        )
+    pub(crate) fn with_room<T>(&self, mut work: impl FnMut(&dyn Store) -> Result<T>) -> Result<T> {
+        let deadline = Instant::now() + self.limits.timeout;
+        loop {
+            let worked = work(&*self.store);
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() || !matches!(worked, Err(Error::TooManyClients(_))) {
+                return worked;
+            }
+            std::thread::sleep(REFUSED.min(left)); // nobody tells when another program closes a connection
+        }
     }
 
     /// Closes connections after [`IDLE`], on a thread that may wait.
@@ -271,23 +281,6 @@ impl Drop for Right<'_> {
     fn drop(&mut self) {
         self.0.places().calls -= 1;
         self.0.has_come_back.notify_one();
-    }
-}
-
-/// Does what opens connections. While the server has no room for another one, it is asked again, until the time is over.
-pub(crate) fn with_room<T>(
-    store: &dyn Store,
-    timeout: Duration,
-    mut work: impl FnMut(&dyn Store) -> Result<T>,
-) -> Result<T> {
-    let deadline = Instant::now() + timeout;
-    loop {
-        let worked = work(store);
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() || !matches!(worked, Err(Error::TooManyClients(_))) {
-            return worked;
-        }
-        std::thread::sleep(REFUSED.min(left)); // nobody tells when another program closes a connection
     }
 }
 

@@ -35,6 +35,13 @@ impl Span {
     }
 }
 
+/// A claim was made.
+pub(crate) fn claimed(kind: &str) {
+    #[cfg(feature = "metrics")]
+    metrics::counter!("tickwheel_durable_claims_total", "kind" => kind.to_owned()).increment(1);
+    _ = kind;
+}
+
 /// A handler is called.
 pub(crate) fn started(timer: &Timer, late: Duration) {
     #[cfg(feature = "metrics")]

@@ -8,7 +8,8 @@
 //! - STORE-1 All times are those of one clock, the database's. A timer is given out by `claim` only if its `wake` has
 //!   come by that clock, read when the claim was made or before.
 //! - STORE-2 `claim` gives each timer that it gives out a fencing number higher than all before, and makes it `Running`
-//!   until its lease ends. Two claims at the same time never give out the same timer, and neither waits for the other.
+//!   until its lease ends. Two claims at the same time never give out the same timer, and neither waits for the other. A database
+//!   that may lose its last commits, such as one that fails over to a replica, gives no number of a lost claim to another one.
 //! - STORE-3 `finish`, `extend` and `transact` change a timer only if it is `Running` and has the fencing number that they
 //!   were given. So they may be repeated, and a worker that lost its lease changes nothing.
 //! - A timer that is replaced or cancelled is not `Running` any more, in the same step. Only timers that are not
@@ -29,7 +30,7 @@ use crate::handler::Work;
 use crate::timer::{Filter, KindCounts, NewTimer, Scheduled, State, Timer, When};
 
 /// The version of the tables that this crate makes.
-pub const SCHEMA_VERSION: i32 = 4;
+pub const SCHEMA_VERSION: i32 = 5;
 
 /// A claim takes no more bytes of payloads than this, or a single timer with more.
 pub const MOST_BYTES: usize = 16 << 20;
@@ -106,6 +107,11 @@ pub trait Table {
 
 /// A database that keeps timers.
 pub trait Store: Send + Sync + 'static {
+    /// Returns where it is, without a password, for the errors of one of several stores.
+    fn name(&self) -> String {
+        "a store without a name".to_owned()
+    }
+
     /// Opens a connection, for one thread at a time.
     ///
     /// # Errors
@@ -269,6 +275,48 @@ pub trait Connection: Table + Send {
     ///
     /// The errors of the database.
     fn announce(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Writes down that a worker lives, for `span` from now, and returns the others that live, for each of these kinds: the
+    /// position of the kind in the call, and the number of a worker that has it. With that, each timer is claimed by one of them
+    /// when it is due. If the list has changed since somebody has read it, the listeners of all processes are made to look, as by
+    /// [`announce`](Connection::announce). `None`: this database has no such list, and each worker claims whatever is due.
+    ///
+    /// A list that is out of date costs claims or milliseconds, and never a timer. So an entry may be lost, or outlast its worker.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the database.
+    fn attend(
+        &mut self,
+        worker: i64,
+        name: &str,
+        kinds: &[&str],
+        span: Duration,
+    ) -> Result<Option<Vec<(usize, i64)>>> {
+        let (_, _, _, _) = (worker, name, kinds, span);
+        Ok(None)
+    }
+
+    /// Takes a worker off the list of [`attend`](Connection::attend).
+    ///
+    /// # Errors
+    ///
+    /// The errors of the database.
+    fn leave(&mut self, worker: i64) -> Result<()> {
+        _ = worker;
+        Ok(())
+    }
+
+    /// Tells the listeners of all processes of [`News::more`]: until this time more timers of a kind wake than they know of, or
+    /// than this worker can take.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the database.
+    fn tell_of_more(&mut self, kind: &str, until: SystemTime) -> Result<()> {
+        let (_, _) = (kind, until);
         Ok(())
     }
 
@@ -441,12 +489,21 @@ pub struct News {
     pub kind: String,
     /// When it wakes, by the database's clock.
     pub wake: SystemTime,
+    /// A worker has said that there are more which wake until this time ([`Connection::tell_of_more`]). If the time has come,
+    /// they are more than that worker can take.
+    pub more: bool,
 }
 
 impl News {
     /// A timer of this kind wakes at this time.
     pub fn new(kind: impl Into<String>, wake: SystemTime) -> News {
-        News { kind: kind.into(), wake }
+        News { kind: kind.into(), wake, more: false }
+    }
+
+    /// Sets whether there are more until this time.
+    #[must_use]
+    pub fn more(self, more: bool) -> News {
+        News { more, ..self }
     }
 }
 

@@ -217,12 +217,15 @@ pub struct Timer {
     pub state: State,
     /// How often its handler was started for this run, as far as that is written down.
     pub attempts: u32,
-    /// The fencing number of the last attempt: higher than that of every attempt before, of any timer of the store.
+    /// The fencing number of the last attempt: higher than that of every attempt before, of any timer of the store, but for those
+    /// that were lost in a [failover](crate#a-failover).
     pub fence: i64,
     /// The worker that has it.
     pub owner: Option<String>,
     /// Why the last attempt failed.
     pub error: Option<String>,
+    /// Which of several stores it is on, by their order in `Timers::sharded`. Zero if there is one alone.
+    pub shard: usize,
 }
 
 impl Timer {
@@ -243,6 +246,7 @@ impl Timer {
             fence: 0,
             owner: None,
             error: None,
+            shard: 0,
         }
     }
 

@@ -60,7 +60,8 @@ macro_rules! migrations {
 }
 
 migrations! {
-    "0001_timers.sql", "0002_moves.sql", "0003_functions.sql", "0004_notices.sql"
+    "0001_timers.sql", "0002_moves.sql", "0003_functions.sql", "0004_notices.sql",
+    "0005_workers.sql"
 }
 
 /// Any number, but the same for all processes that create the tables: one at a time does.
@@ -78,6 +79,8 @@ type Open = dyn Fn(&Postgres) -> Result<Box<dyn Connection>> + Send + Sync;
 /// A PostgreSQL database that keeps timers. Needs version 12 or later.
 #[derive(Clone)]
 pub struct Postgres {
+    /// Where it is, as far as an address says.
+    name: String,
     connect: Arc<Connect>,
     /// Other ways to get a connection for a purpose, of which the last counts.
     others: Vec<(Purpose, Arc<Open>)>,
@@ -151,6 +154,7 @@ impl Postgres {
         let schema = address.schema.as_deref().map(quoted).transpose()?;
         let config = address.config;
         Ok(Postgres {
+            name: address.name,
             is_pooled: address.is_pooled,
             schema: schema.map(Arc::from),
             #[cfg(feature = "tokio-postgres")]
@@ -167,7 +171,9 @@ impl Postgres {
     pub fn with_connector(
         connect: impl Fn() -> std::result::Result<Client, postgres::Error> + Send + Sync + 'static,
     ) -> Postgres {
-        Postgres { connect: Arc::new(connect), others: Vec::new(), is_pooled: false, schema: None }
+        let name = "a database without an address".to_owned();
+        let (connect, others) = (Arc::new(connect), Vec::new());
+        Postgres { name, connect, others, is_pooled: false, schema: None }
     }
 
     /// Takes the connections for calls, and for handlers in transactions, from a pool of yours, such as one of `r2d2` with
@@ -389,6 +395,10 @@ fn failed(error: postgres::Error) -> Error {
 struct NoRight(#[source] postgres::Error);
 
 impl Store for Postgres {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
     fn connect(&self) -> Result<Box<dyn Connection>> {
         let schema = self.schema.clone();
         Ok(Box::new(Session::new(self.client()?, self.is_pooled, schema)?))
@@ -502,6 +512,8 @@ impl Ear {
     fn take_in(&mut self, payload: &str) -> Option<News> {
         let (wake, of) = payload.split_once(' ')?;
         let kind = of.strip_prefix(&*self.schema)?.strip_prefix('/')?.to_owned();
+        // A plus is a sign of the number for workers of earlier versions, too.
+        let more = wake.starts_with('+');
         let wake = wake.parse::<i64>().ok()?.min(LATEST);
         // Whoever sets another way says so in place of a time, and without a kind.
         match wake {
@@ -510,7 +522,7 @@ impl Ear {
             -3 => self.notices = Notices::Never,
             _ => {}
         }
-        Some(News { kind, wake: from_micros(wake) })
+        Some(News { more, ..News::new(kind, from_micros(wake)) })
     }
 }
 

@@ -132,6 +132,65 @@ impl<L: Link> Connection for Session<L> {
         self.link.client().batch(&sql).map_err(failed)
     }
 
+    fn attend(
+        &mut self,
+        worker: i64,
+        name: &str,
+        kinds: &[&str],
+        span: Duration,
+    ) -> Result<Option<Vec<(usize, i64)>>> {
+        // The list is that from before the statement, so this worker is in it if it is not new. There is a row in any case.
+        const SQL: &str = "WITH mine AS (
+                INSERT INTO tickwheel_workers AS w (worker, name, kinds, until, session)
+                VALUES ($1, $2, $3, tickwheel_now() + $4::float8 * interval '1 millisecond', pg_backend_pid())
+                ON CONFLICT (worker) DO UPDATE
+                    SET kinds = excluded.kinds, until = excluded.until, session = excluded.session
+                RETURNING worker),
+            listed AS (
+                SELECT w.worker, w.kinds, w.until > tickwheel_now()
+                    AND (w.worker = $1 OR EXISTS (SELECT FROM pg_stat_get_activity(w.session))) AS lives
+                FROM tickwheel_workers w)
+            SELECT listed.worker, listed.lives, k.position FROM mine LEFT JOIN listed ON true
+            LEFT JOIN unnest($3::text[]) WITH ORDINALITY AS k (kind, position) ON k.kind = ANY (listed.kinds)";
+        // No statement that has locked a row of the list waits for another one.
+        const SWEEP: &str = "WITH dead AS (
+                SELECT worker FROM tickwheel_workers WHERE worker = ANY ($1) FOR UPDATE SKIP LOCKED)
+            DELETE FROM tickwheel_workers w USING dead WHERE w.worker = dead.worker RETURNING w.worker";
+        let rows = self.patient().query(SQL, &[&worker, &name, &kinds, &for_interval(span)])?;
+        let (mut others, mut dead, mut is_new) = (Vec::new(), Vec::new(), true);
+        for row in &rows {
+            let listed: Option<i64> = row.try_get(0).map_err(failed)?;
+            let lives: Option<bool> = row.try_get(1).map_err(failed)?;
+            let position: Option<i64> = row.try_get(2).map_err(failed)?;
+            match (listed, lives, position) {
+                (Some(listed), ..) if listed == worker => is_new = false,
+                (Some(listed), Some(false), _) => dead.push(listed),
+                (Some(listed), _, Some(position)) => {
+                    others.extend(usize::try_from(position - 1).ok().map(|kind| (kind, listed)));
+                }
+                _ => {}
+            }
+        }
+        let has_swept = !dead.is_empty() && !self.patient().query(SWEEP, &[&dead])?.is_empty();
+        if !others.is_empty() && (is_new || has_swept) {
+            self.announce()?;
+        }
+        Ok(Some(others))
+    }
+
+    fn leave(&mut self, worker: i64) -> Result<()> {
+        let sql = "DELETE FROM tickwheel_workers WHERE worker = $1";
+        self.patient().query(sql, &[&worker]).map(drop)
+    }
+
+    fn tell_of_more(&mut self, kind: &str, until: SystemTime) -> Result<()> {
+        // The channel's name is not one of a table, so it is a parameter.
+        let sql = "SELECT pg_notify($1, '+' || $2::bigint || ' ' || nspname || '/' || $3)
+            FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
+            WHERE pg_class.oid = 'tickwheel_timers'::regclass";
+        self.table().query(sql, &[&"tickwheel_timers", &micros(until), &kind]).map(drop)
+    }
+
     fn stay_awake(&mut self, kind: &str, span: Duration) -> Result<()> {
         let sql = "INSERT INTO tickwheel_awake AS awake (kind, until)
             VALUES ($1, tickwheel_now() + $2::float8 * interval '1 millisecond')
@@ -188,7 +247,8 @@ impl<L: Link> Connection for Session<L> {
     }
 
     fn claim(&mut self, claim: &Claim<'_>) -> Result<Claimed> {
-        // A suspected timer is taken by itself (STORE-7).
+        // A suspected timer is taken by itself (STORE-7). A fencing number has twenty random bits, because a replica that takes
+        // the server's place may give the number of a sequence again that a claim of the lost server has had (STORE-2).
         const SQL: &str = concat!(
             "WITH clock AS MATERIALIZED (SELECT tickwheel_now() AS now, oldest FROM tickwheel_schema),
             due AS (
@@ -206,7 +266,7 @@ impl<L: Link> Connection for Session<L> {
             taken AS (
                 UPDATE tickwheel_timers t SET
                     state = 'running',
-                    fence = nextval('tickwheel_fence'),
+                    fence = nextval('tickwheel_fence') * 1048576 + floor(random() * 1048576)::bigint,
                     owner = $3,
                     held_until = tickwheel_now() + $4::float8 * interval '1 millisecond',
                     error = CASE WHEN chosen.state = 'running' THEN 'the lease of worker ' || coalesce(t.owner, 'unknown')

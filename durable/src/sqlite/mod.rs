@@ -49,7 +49,7 @@ macro_rules! migrations {
 }
 
 migrations! {
-    "0001_timers.sql", "0002_moves.sql", "0003_checks.sql", "0004_notices.sql"
+    "0001_timers.sql", "0002_moves.sql", "0003_checks.sql", "0004_notices.sql", "0005_workers.sql"
 }
 
 /// How long to wait for the transactions of other threads and processes, which take milliseconds.
@@ -240,6 +240,10 @@ fn failed(error: rusqlite::Error) -> Error {
 }
 
 impl Store for Sqlite {
+    fn name(&self) -> String {
+        self.file.path.display().to_string()
+    }
+
     fn connect(&self) -> Result<Box<dyn Connection>> {
         self.file.with(|_| Ok(()))?;
         Ok(Box::new(Session::new(&self.file)))

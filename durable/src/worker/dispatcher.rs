@@ -11,16 +11,19 @@
 //!   know what it has missed.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use super::outage::Part;
 use super::runner;
 use super::shared::{ALONE, Alone, Cause, GRAIN, Held, Job, MOST_STUCK, Shared, Stage, count};
-use crate::clock::from_micros;
+use super::turns::{FULL, MARGIN, Turn, Turns};
+use crate::clock::{from_micros, micros};
 use crate::error::{Error, Result, StopReason};
 use crate::failure::Failure;
 use crate::handler::Tenure;
+use crate::sight;
 use crate::store::{Claim, ClaimedTimer, Connection, Floor, RunId};
 
 /// How often to look without a reason.
@@ -32,11 +35,23 @@ pub(super) const HORIZON: Duration = Duration::from_secs(120);
 /// How many wake times one look takes in, of each kind. The next ones are seen when these have come.
 const WAKES: u32 = 1000;
 
+/// When so many of them have come, the next look is made, if there may be more behind the last one.
+const NEARLY_ALL: u32 = 750;
+
 /// The most timers that one claim takes.
 const MOST_CLAIMED: u32 = 500;
 
 /// If another worker has taken what was due, a look follows after this time: that worker may die.
 const AFTER_OTHERS: Duration = Duration::from_secs(1);
+
+/// If there are more timers than was known, a look follows after this time, one for all that tell of more in the meantime.
+const SOON: Duration = Duration::from_millis(100);
+
+/// For how long a worker is on the list of those that live. It is renewed with a look, which is made once a minute at least.
+const LIVES: Duration = Duration::from_secs(150);
+
+/// How often the list is renewed or read, at least and at most.
+const RENEWED: (Duration, Duration) = (Duration::from_secs(45), Duration::from_millis(250));
 
 /// For how long a kind is not claimed from its beginning, at least (FLOOR-1).
 const FLOOR: Duration = Duration::from_secs(1);
@@ -44,6 +59,7 @@ const FLOOR: Duration = Duration::from_secs(1);
 /// How far floors are behind the database's time, at least (FLOOR-2).
 const LAG: Duration = Duration::from_secs(1);
 
+#[expect(clippy::struct_excessive_bools, reason = "each is something to do that is not done yet")]
 struct Dispatcher<'a> {
     shared: &'a Arc<Shared>,
     connection: Option<Box<dyn Connection>>,
@@ -55,24 +71,38 @@ struct Dispatcher<'a> {
     must_look: bool,
     must_poll: bool,
     must_extend: bool,
+    must_attend: bool,
+    /// Whose turn it is, and when the list of those that live was renewed last, if this worker is on it.
+    turns: Turns,
+    attended: Option<Instant>,
+    /// For each kind that is to be checked: until when the worker whose turn it was should have claimed.
+    checks: BTreeMap<usize, SystemTime>,
 }
 
-pub(super) fn start(shared: &Arc<Shared>, connection: Box<dyn Connection>) -> Result<()> {
+pub(super) fn start(shared: &Arc<Shared>, connection: Option<Box<dyn Connection>>) -> Result<()> {
     shared.state().is_dispatching = true;
     let started = shared.spawn("timers", move |shared| {
         let mut dispatcher = Dispatcher {
             shared,
-            connection: Some(connection),
+            connection,
             to_claim: VecDeque::new(),
             woken: BTreeMap::new(),
             floors: vec![None; shared.kinds.len()],
             must_look: true,
             must_poll: shared.poll().is_some(),
             must_extend: false,
+            must_attend: true,
+            turns: Turns::new(
+                i64::from_ne_bytes(RandomState::new().hash_one(()).to_ne_bytes()),
+                shared.kinds.iter().map(|kind| kind.name.as_str()),
+            ),
+            attended: None,
+            checks: BTreeMap::new(),
         };
         let end = End(shared);
         dispatcher.run();
         drop(end);
+        _ = dispatcher.leave();
         // This ends the wait of this worker's listener, and makes others look.
         _ = dispatcher.connection().and_then(Connection::announce);
     });
@@ -148,7 +178,14 @@ impl Dispatcher<'_> {
 
     fn take_in(&mut self, cause: Cause) {
         match cause {
-            Cause::Due(kind, wake) => self.wakes(kind, from_micros(wake)),
+            Cause::Due(kind, wake) => self.comes(kind, from_micros(wake)),
+            Cause::Mine(kind, wake) => self.wakes(kind, from_micros(wake)),
+            Cause::Check(kind, end) => {
+                let end = from_micros(end);
+                self.checks.entry(kind).and_modify(|until| *until = end.max(*until)).or_insert(end);
+            }
+            Cause::More(kind, until) => self.hears_of_more(kind, from_micros(until)),
+            Cause::Attend => self.must_attend = true,
             Cause::Look => self.must_look = true,
             Cause::News => self.look_anew(),
             Cause::Floor(kind) => {
@@ -158,7 +195,34 @@ impl Dispatcher<'_> {
             Cause::Poll => self.must_poll = true,
             Cause::Extend => self.must_extend = true,
             Cause::Limit(fence) => self.end_of_time(fence),
-            Cause::Room | Cause::NotAlone | Cause::Again | Cause::Stop => {}
+            Cause::Room | Cause::Full | Cause::NotAlone | Cause::Again | Cause::Stop => {}
+        }
+    }
+
+    /// A timer of this kind wakes at this time, of which all workers know. It is claimed if it is this worker's turn.
+    fn comes(&mut self, kind: usize, wake: SystemTime) {
+        let shared = self.shared;
+        let now = shared.scheduler.now();
+        let (Turn::Second(end) | Turn::Later(end)) = self.turns.turn(kind, wake, now) else {
+            return self.wakes(kind, wake);
+        };
+        self.lower_floor(kind, wake);
+        // Those before this one may have died (TURN-1).
+        let at = shared.clock().instant(end).max(now) + MARGIN;
+        _ = shared.causes.insert_at(Cause::Check(kind, micros(end)), (), at);
+        // And the one that claims it may die, so the end of its lease must be known.
+        shared.wake_after(Cause::Look, AFTER_OTHERS.max(shared.settings.lease / 3));
+    }
+
+    /// Until this time more timers of this kind wake than others know of, or than one worker can take.
+    fn hears_of_more(&mut self, kind: usize, until: SystemTime) {
+        let now = self.shared.scheduler.now();
+        if until <= self.shared.clock().latest_time(now) {
+            self.turns.open(kind, now);
+            self.wakes(kind, until);
+        } else {
+            // Until the look, the one that has said so claims what it knows of (TURN-2).
+            self.shared.wake_after(Cause::Look, SOON);
         }
     }
 
@@ -166,6 +230,10 @@ impl Dispatcher<'_> {
     fn wakes(&mut self, kind: usize, wake: SystemTime) {
         self.is_hungry(kind);
         self.woken.entry(kind).or_default().push(wake);
+        self.lower_floor(kind, wake);
+    }
+
+    fn lower_floor(&mut self, kind: usize, wake: SystemTime) {
         if let Some(floor) = &mut self.floors[kind] {
             *floor = (*floor).min((wake - Duration::from_micros(GRAIN.unsigned_abs()), 0));
         }
@@ -175,6 +243,7 @@ impl Dispatcher<'_> {
     fn look_anew(&mut self) {
         self.floors.fill(None);
         self.must_look = true;
+        self.must_attend = true; // a worker has come or gone, or the connection has
     }
 
     fn is_hungry(&mut self, kind: usize) {
@@ -192,6 +261,7 @@ impl Dispatcher<'_> {
         if self.shared.is_stopping() {
             return Ok(false);
         }
+        self.attend()?;
         if self.must_poll {
             self.poll()?;
             self.must_poll = false;
@@ -200,12 +270,15 @@ impl Dispatcher<'_> {
             self.look(WAKES)?;
             self.must_look = false;
         }
+        self.check()?;
         let mut is_busy = false;
         for _ in 0..self.to_claim.len() {
             let Some(kind) = self.to_claim.pop_front() else { break };
             let room = self.shared.room(kind).min(MOST_CLAIMED);
             if room == 0 || self.shared.is_stopping() {
                 self.to_claim.push_back(kind); // the others are served all the same
+                let woken = self.woken.get(&kind).and_then(|wakes| wakes.first().copied());
+                self.fills(kind, woken.or_else(|| self.turns.waits(kind)))?;
                 continue;
             }
             let claimed = self.claim(kind, room);
@@ -252,22 +325,128 @@ impl Dispatcher<'_> {
         let look = self.connection()?.look_above(&kinds, HORIZON, wakes)?;
         count(&shared.counters.looks, 1);
         self.learn(sent, look.now);
-        let mut seen = vec![0; kinds.len()];
+        let mut seen = vec![(0, Duration::ZERO); kinds.len()];
         let mut next_look = LOOK;
+        let mut coming = Vec::new();
         for (kind, wake) in look.wakes {
-            seen[kind] += 1;
-            if wake <= look.now {
-                self.wakes(kind, wake);
-                continue;
+            let (count, most) = &mut seen[kind];
+            *count += 1;
+            // There may be more behind the last one, and it is known before that one wakes.
+            let left = wake.duration_since(look.now).unwrap_or_default();
+            match *count {
+                NEARLY_ALL => *most = left,
+                // What is due is claimed without a look.
+                WAKES if !left.is_zero() => {
+                    next_look = next_look.min(if most.is_zero() { left } else { *most });
+                }
+                _ => {}
             }
-            shared.expect(kind, wake);
-            if seen[kind] == WAKES {
-                // There may be more behind it.
-                next_look = next_look.min(wake.duration_since(look.now).unwrap_or_default());
+            if wake > look.now {
+                shared.expect(kind, wake);
+            } else if Turns::is_late(wake, look.now) {
+                self.wakes(kind, wake);
+            } else {
+                coming.push((kind, wake));
             }
         }
         if wakes == WAKES {
             _ = shared.causes.insert(Cause::Look, (), next_look);
+        }
+        // These may want an earlier look.
+        coming.into_iter().for_each(|(kind, wake)| self.comes(kind, wake));
+        Ok(())
+    }
+
+    /// Renews the place of this worker on the list of those that live, and reads who else does, if it is time.
+    fn attend(&mut self) -> Result<()> {
+        let shared = self.shared;
+        let age = self.attended.map(|at| shared.scheduler.now().saturating_duration_since(at));
+        if !shared.is_told() {
+            return if age.is_some() { self.leave() } else { Ok(()) }; // TURN-2
+        }
+        let is_old = self.must_look && age.is_none_or(|age| age >= RENEWED.0);
+        if !self.must_attend && !is_old {
+            return Ok(());
+        }
+        if let Some(age) = age.filter(|age| *age < RENEWED.1) {
+            self.must_attend = false;
+            shared.wake_after(Cause::Attend, RENEWED.1.saturating_sub(age));
+            return Ok(());
+        }
+        let (name, me) = (shared.settings.name.as_str(), self.turns.me());
+        let kinds: Vec<_> = shared.kinds.iter().map(|kind| kind.name.as_str()).collect();
+        let others = match self.connection()?.attend(me, name, &kinds, LIVES) {
+            Ok(Some(others)) => others,
+            Ok(None) => Vec::new(),
+            // The role may lack the right, since it is one of a later version. Then there are no turns.
+            Err(error @ Error::Refused(_)) => {
+                if self.attended.is_none() {
+                    shared.report(&error);
+                }
+                Vec::new()
+            }
+            Err(error) => return Err(error),
+        };
+        self.must_attend = false;
+        self.attended = Some(shared.scheduler.now());
+        self.turns.set(&others);
+        Ok(())
+    }
+
+    /// Takes this worker off the list of those that live. From here on it claims whatever is due.
+    fn leave(&mut self) -> Result<()> {
+        if self.attended.take().is_some() {
+            self.turns.set(&[]);
+            let me = self.turns.me();
+            self.connection()?.leave(me)?;
+        }
+        Ok(())
+    }
+
+    /// Claims, if the worker whose turn it was has not. One look, of the first timer of each kind, is cheaper than a claim.
+    fn check(&mut self) -> Result<()> {
+        if self.checks.is_empty() {
+            return Ok(());
+        }
+        let (shared, checks) = (self.shared, std::mem::take(&mut self.checks));
+        let kinds: Vec<_> = checks
+            .keys()
+            .map(|kind| (shared.kinds[*kind].name.as_str(), self.floors[*kind]))
+            .collect();
+        let sent = shared.scheduler.now();
+        let look = self.connection()?.look_above(&kinds, Duration::ZERO, 1)?;
+        count(&shared.counters.looks, 1);
+        self.learn(sent, look.now);
+        let checks: Vec<_> = checks.into_iter().collect();
+        for (position, wake) in look.wakes {
+            let (kind, until) = checks[position];
+            if wake <= until {
+                self.wakes(kind, wake);
+                self.must_attend = true; // that worker may have died
+            }
+        }
+        Ok(())
+    }
+
+    /// This worker has no room for what has woken of this kind, or has again. If that lasts, all claim it (TURN-3).
+    fn fills(&mut self, kind: usize, waits: Option<SystemTime>) -> Result<()> {
+        if !self.turns.has_others(kind) {
+            return Ok(());
+        }
+        let now = self.shared.scheduler.now();
+        if let Some(wake) = self.turns.fills(kind, waits, now) {
+            self.turns.open(kind, now);
+            self.tell_of_more(kind, true, wake)?;
+        } else if waits.is_some() {
+            self.shared.wake_after(Cause::Full, FULL);
+        }
+        Ok(())
+    }
+
+    fn tell_of_more(&mut self, kind: usize, is_due: bool, until: SystemTime) -> Result<()> {
+        let shared = self.shared;
+        if self.turns.tells(kind, is_due, shared.scheduler.now()) {
+            self.connection()?.tell_of_more(&shared.kinds[kind].name, until)?;
         }
         Ok(())
     }
@@ -279,20 +458,24 @@ impl Dispatcher<'_> {
         let claim = Claim {
             kind: &shared.kinds[kind].name,
             limit: room,
-            owner: &shared.settings.name,
+            owner: &shared.name,
             lease: shared.settings.lease,
             floor: self.floors[kind],
         };
         let claimed = self.connection()?.claim(&claim)?;
+        count(&shared.counters.claims, 1);
+        sight::claimed(claim.kind);
         if self.learn(sent, claimed.now) {
             shared.look_now();
         }
         // A batch, and the server's triggers, tell of the first of their timers only.
-        claimed.next.into_iter().for_each(|next| shared.expect(kind, next));
+        let next = claimed.next.filter(|next| *next <= claimed.now + HORIZON);
+        let next = next.filter(|next| !shared.is_expected(kind, *next));
+        next.into_iter().for_each(|next| shared.expect_alone(kind, next));
         let mut came = 0;
         for wake in self.woken.remove(&kind).unwrap_or_default() {
             if wake > claimed.now {
-                shared.expect(kind, wake); // it was too early
+                shared.expect_alone(kind, wake); // it was too early
             } else {
                 came += 1;
             }
@@ -307,7 +490,13 @@ impl Dispatcher<'_> {
             }
             self.floors[kind] = Some((last.woke, last.timer.id).min((claimed.now - LAG, 0)));
         }
+        let last = claimed.timers.last().map(|last| last.woke);
         self.queue(kind, claimed.timers, sent + shared.settings.lease);
+        self.fills(kind, last.filter(|_| claimed.more))?;
+        if next.is_some() && self.turns.has_others(kind) {
+            // They need not know of it either.
+            self.tell_of_more(kind, false, claimed.now + HORIZON)?;
+        }
         Ok(claimed.more)
     }
 
@@ -327,6 +516,7 @@ impl Dispatcher<'_> {
             let end = (was_running && timer.attempts >= shared.max_attempts(kind, &timer))
                 .then(|| shared.after_last_lease(&timer));
             timer.attempts = timer.attempts.saturating_add(u32::from(end.is_none()));
+            timer.shard = shared.timers.number();
             let timer = Arc::new(timer);
             jobs.push((Job { kind, timer, woke, tenure, is_suspected: was_running }, end));
         }

@@ -7,23 +7,22 @@ mod outage;
 mod outcome;
 mod runner;
 mod shared;
+mod turns;
 
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::task::Poll;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use self::shared::{Kind, Settings};
-use crate::connections::where_it_may_wait;
 use crate::error::{Error, Result, StopReason};
 use crate::failure::{Failure, HandlerResult, Retry};
 use crate::handler::{Handler, Run};
 use crate::store::{AnyTransaction, Notices, Store, TransactionType};
 use crate::timer::{MILLISECOND, Timer};
-use crate::timers::Timers;
+use crate::timers::{Timers, some};
 use tickwheel::Scheduler;
 
 pub(super) use self::shared::Shared;
@@ -399,33 +398,40 @@ impl WorkerBuilder {
                 "the scheduler is closed, so nothing would be due".to_owned(),
             ));
         }
-        let connections = Arc::clone(self.timers.connections());
-        let scheduler = scheduler.clone();
-        where_it_may_wait(connections.threads(), move || {
-            // Both at once: a worker that kept one while it waits for the other would take the room that another waits for.
-            let connect = |store: &dyn Store| Ok((store.connect()?, store.listen()?));
-            let (connection, listener) = self.timers.connections().with_room(connect)?;
-            let mut settings = self.settings;
+        // If one of several stores cannot be reached, its threads begin as after an outage.
+        // Both at once: a worker that kept one while it waits for the other would take the room that another waits for.
+        let connect = |store: &dyn Store| Ok((store.connect()?, store.listen()?));
+        let connected = some(self.timers.on_each_with_room(connect))?;
+        let (kinds, settings) = (Arc::from(self.kinds), Arc::new(self.settings));
+        // From here on, the drop of the worker ends whatever was started.
+        let mut worker = Worker { parts: Vec::new() };
+        for (store, connected) in self.timers.stores().iter().zip(connected) {
+            let is_away = connected.is_none();
+            let (connection, listener) = connected.unzip();
+            let listener = listener.flatten();
             let is_told = listener.as_ref().is_some_and(|ear| ear.notices() == Notices::AtOnce);
-            settings.is_told = AtomicBool::new(is_told);
-            let shared = Arc::new(Shared::new(self.timers, self.kinds, settings, &scheduler));
-            // From here on, the drop of the worker ends whatever was started. And from here on it is told of what is
-            // scheduled, while its first look sees what was there before.
-            let worker = Worker { shared };
-            worker.shared.timers.add(&worker.shared);
-            if let Some(listener) = listener {
-                listener::start(&worker.shared, listener)?;
+            let (kinds, settings) = (Arc::clone(&kinds), Arc::clone(&settings));
+            let part = Shared::new(Arc::clone(store), kinds, settings, scheduler, is_told);
+            let part = Arc::new(part);
+            worker.parts.push(Arc::clone(&part));
+            // From here on it is told of what is scheduled, while its first look sees what was there before.
+            store.add(&part);
+            if listener.is_some() || is_away {
+                listener::start(&part, listener)?;
             }
-            runner::start(&worker.shared)?;
-            dispatcher::start(&worker.shared, connection)?;
-            Ok(worker)
-        })
+            runner::start(&part)?;
+            dispatcher::start(&part, connection)?;
+        }
+        Ok(worker)
     }
 
     fn check(&self) -> Result<()> {
-        let has = self.timers.store().transactions();
-        let does_not_fit =
-            |kind: &&Kind| kind.handler.transaction_type().is_some_and(|of| !has.have(of));
+        let has: Vec<_> =
+            self.timers.stores().iter().map(|one| one.store().transactions()).collect();
+        let does_not_fit = |kind: &&Kind| {
+            let of = kind.handler.transaction_type();
+            of.is_some_and(|of| !has.iter().all(|has| has.have(of)))
+        };
         let misfit = self.kinds.iter().find(does_not_fit);
         if let Some(kind) = misfit {
             return Err(Error::Invalid(format!(
@@ -504,7 +510,8 @@ impl fmt::Debug for WorkerBuilder {
 /// claimed is finished or given back, and other workers need not wait for the end of its lease.
 #[must_use = "a worker stops when it is dropped"]
 pub struct Worker {
-    shared: Arc<Shared>,
+    /// One for each store.
+    parts: Vec<Arc<Shared>>,
 }
 
 impl Worker {
@@ -512,20 +519,26 @@ impl Worker {
     /// have ended and their outcomes are written. Returns false if that takes longer than `timeout`. The rest ends by
     /// itself in the background.
     pub fn stop(&self, timeout: Duration) -> bool {
-        self.shared.stop(StopReason::Stopped);
-        self.shared.await_end(timeout)
+        self.parts.iter().for_each(|part| part.stop(StopReason::Stopped));
+        self.await_end(timeout)
+    }
+
+    fn await_end(&self, timeout: Duration) -> bool {
+        let begin = Instant::now();
+        self.parts.iter().all(|part| part.await_end(timeout.saturating_sub(begin.elapsed())))
     }
 
     /// Returns true if it claims timers. Otherwise [`stop_reason`](Worker::stop_reason) tells why not.
     ///
-    /// A worker whose database cannot be reached goes on trying, so it runs.
+    /// A worker whose database cannot be reached goes on trying, so it runs. If it works for several stores, it runs if it does for
+    /// all of them. One that has stopped for some, by itself, goes on for the others.
     pub fn is_running(&self) -> bool {
         self.stop_reason().is_none()
     }
 
     /// Returns why it has stopped, or `None` if it runs. Handlers that had started may not have ended yet.
     pub fn stop_reason(&self) -> Option<StopReason> {
-        self.shared.state().stop
+        self.parts.iter().find_map(|part| part.state().stop)
     }
 
     /// Waits until it has stopped, by [`stop`](Worker::stop) or by itself, and its handlers have ended. Returns why, or `None`
@@ -548,7 +561,7 @@ impl Worker {
     /// # Ok::<(), tickwheel_durable::Error>(())
     /// ```
     pub fn wait(&self, timeout: Duration) -> Option<StopReason> {
-        self.shared.await_end(timeout).then(|| self.stop_reason()).flatten()
+        self.await_end(timeout).then(|| self.stop_reason()).flatten()
     }
 
     /// Waits until it has stopped, as [`wait`](Worker::wait) does, as a future. Returns why.
@@ -556,26 +569,32 @@ impl Worker {
     /// In async code, `worker.stop(Duration::ZERO)` tells it to stop without waiting for its handlers, which may need the
     /// thread that would wait.
     pub async fn stopped(&self) -> StopReason {
-        std::future::poll_fn(|context| {
-            self.shared.poll_end(context.waker()).map_or(Poll::Pending, Poll::Ready)
-        })
-        .await
+        let mut first = None;
+        for part in &self.parts {
+            let end = std::future::poll_fn(|context| {
+                part.poll_end(context.waker()).map_or(Poll::Pending, Poll::Ready)
+            });
+            let reason = end.await;
+            first.get_or_insert(reason);
+        }
+        first.unwrap_or(StopReason::Stopped)
     }
 
-    /// Returns the name under which it claims timers.
+    /// Returns the name under which it claims timers. With several stores, it is followed by `/` and the number of the store in
+    /// the column `owner`.
     pub fn name(&self) -> &str {
-        &self.shared.settings.name
+        self.parts.first().map_or("", |part| &part.settings.name)
     }
 
-    /// Returns what it has done since its start.
+    /// Returns what it has done since its start, in all stores together.
     pub fn stats(&self) -> WorkerStats {
-        self.shared.stats()
+        self.parts.iter().map(|part| part.stats()).fold(WorkerStats::default(), WorkerStats::plus)
     }
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        self.shared.stop(StopReason::Stopped);
+        self.parts.iter().for_each(|part| part.stop(StopReason::Stopped));
     }
 }
 
@@ -611,8 +630,31 @@ pub struct WorkerStats {
     pub stuck: u64,
     /// Looks at what is due soon.
     pub looks: u64,
+    /// Claims, with those that found nothing. Each is a statement that takes whatever is due of a kind, as far as there is room.
+    pub claims: u64,
     /// Errors of the database, each try counted.
     pub errors: u64,
     /// The longest time from the moment at which a timer woke to the start of its handler.
     pub max_lateness: Duration,
+}
+
+impl WorkerStats {
+    fn plus(self, other: WorkerStats) -> WorkerStats {
+        WorkerStats {
+            claimed: self.claimed + other.claimed,
+            taken_over: self.taken_over + other.taken_over,
+            done: self.done + other.done,
+            failed: self.failed + other.failed,
+            timed_out: self.timed_out + other.timed_out,
+            dead: self.dead + other.dead,
+            lost: self.lost + other.lost,
+            released: self.released + other.released,
+            running: self.running + other.running,
+            stuck: self.stuck + other.stuck,
+            looks: self.looks + other.looks,
+            claims: self.claims + other.claims,
+            errors: self.errors + other.errors,
+            max_lateness: self.max_lateness.max(other.max_lateness),
+        }
+    }
 }

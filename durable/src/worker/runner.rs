@@ -338,7 +338,7 @@ pub(super) fn end(shared: &Shared, job: &Job, ended: Ended, took: Duration) {
     }
 }
 
-/// This worker knows when the timer wakes next, before a look does.
+/// This worker knows when the timer wakes next, before a look does, and nobody else is told (TURN-2).
 fn expect_next(shared: &Shared, kind: usize, then: &Then) {
     let (next, retry) = match then {
         Then::Next(next) => (Some(*next), None),
@@ -349,7 +349,7 @@ fn expect_next(shared: &Shared, kind: usize, then: &Then) {
     };
     let now = shared.clock().latest_time(shared.scheduler.now());
     let retry = retry.map(|gap| now.checked_add(gap).unwrap_or(SystemTime::UNIX_EPOCH));
-    next.into_iter().chain(retry).for_each(|time| shared.expect(kind, time));
+    next.into_iter().chain(retry).for_each(|time| shared.expect_alone(kind, time));
 }
 
 /// Writes outcomes, all that have gathered at once.

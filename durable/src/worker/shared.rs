@@ -83,7 +83,7 @@ use crate::panics::quietly;
 use crate::sight;
 use crate::store::{Finish, MOST_BYTES, Then};
 use crate::timer::Timer;
-use crate::timers::Timers;
+use crate::timers::Opened;
 use tickwheel::Scheduler;
 use tickwheel::delay::DelayQueue;
 
@@ -100,8 +100,6 @@ pub(super) struct Settings {
     pub(super) spawn: Option<Arc<Spawn>>,
     pub(super) lease: Duration,
     pub(super) poll: Option<Duration>,
-    /// The store tells of each new timer itself. It orders nothing, so its accesses are Relaxed.
-    pub(super) is_told: AtomicBool,
     pub(super) retry: Retry,
     pub(super) time_limit: Duration,
     pub(super) rules: Option<Box<Rules>>,
@@ -122,7 +120,6 @@ impl Default for Settings {
             spawn: None,
             lease: Duration::from_secs(30),
             poll: None,
-            is_told: AtomicBool::new(false),
             retry: Retry::default(),
             time_limit: Duration::from_secs(60),
             rules: None,
@@ -146,8 +143,18 @@ pub(super) struct Kind {
 /// Why the dispatcher wakes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Cause {
-    /// A timer of this kind wakes, at this time of the database in microseconds.
+    /// A timer of this kind wakes, at this time of the database in microseconds. All workers know of it.
     Due(usize, i64),
+    /// The same for a timer of which this worker knows alone (TURN-2).
+    Mine(usize, i64),
+    /// It is time to see whether the worker whose turn it was has taken what woke until this time.
+    Check(usize, i64),
+    /// A worker has told of more of this kind than the others know of, or than it can take, which wakes until this time.
+    More(usize, i64),
+    /// It is time to see whether there is room for what is due of a kind, or others are to help. Only the dispatcher sets this.
+    Full,
+    /// It is time to renew the list of those that live. Only the dispatcher sets this.
+    Attend,
     /// It is time to look. Only the dispatcher sets this, so nobody moves the time of a look that somebody else needs.
     Look,
     /// There is news, so look now.
@@ -274,6 +281,7 @@ pub(super) struct Counters {
     pub(super) lost: AtomicU64,
     pub(super) released: AtomicU64,
     pub(super) looks: AtomicU64,
+    pub(super) claims: AtomicU64,
     pub(super) errors: AtomicU64,
     /// In microseconds.
     pub(super) max_lateness: AtomicU64,
@@ -285,10 +293,15 @@ pub(super) fn count(counter: &AtomicU64, by: u64) {
 }
 
 pub(crate) struct Shared {
-    pub(super) timers: Timers,
+    pub(super) timers: Arc<Opened>,
     pub(super) scheduler: Scheduler,
-    pub(super) kinds: Vec<Kind>,
-    pub(super) settings: Settings,
+    /// The workers for several stores have the same kinds and settings.
+    pub(super) kinds: Arc<[Kind]>,
+    pub(super) settings: Arc<Settings>,
+    /// The name under which it claims.
+    pub(super) name: String,
+    /// The store tells of each new timer itself. It orders nothing, so its accesses are Relaxed.
+    is_told: AtomicBool,
     pub(super) causes: DelayQueue<Cause, ()>,
     pub(super) clock: Mutex<DatabaseClock>,
     /// Until when the store is polled often.
@@ -334,13 +347,18 @@ const MOST_AHEAD: u128 = 64;
 
 impl Shared {
     pub(super) fn new(
-        timers: Timers,
-        kinds: Vec<Kind>,
-        settings: Settings,
+        timers: Arc<Opened>,
+        kinds: Arc<[Kind]>,
+        settings: Arc<Settings>,
         scheduler: &Scheduler,
+        is_told: bool,
     ) -> Shared {
         let lines = kinds.iter().map(|_| Line::default()).collect();
+        // Of several, each tells which one it is in the column `owner` and in events.
+        let number = timers.place().map(|place| format!("/{}", place.number));
         Shared {
+            name: settings.name.clone() + &number.unwrap_or_default(),
+            is_told: AtomicBool::new(is_told),
             timers,
             scheduler: scheduler.clone(),
             has_jobs: kinds.iter().map(|_| Condvar::new()).collect(),
@@ -370,12 +388,12 @@ impl Shared {
     }
 
     pub(super) fn is_told(&self) -> bool {
-        self.settings.is_told.load(Ordering::Relaxed)
+        self.is_told.load(Ordering::Relaxed)
     }
 
     /// The store tells of new timers from now on, or it does not, and is polled.
     pub(super) fn set_told(&self, is_told: bool) {
-        self.settings.is_told.store(is_told, Ordering::Relaxed);
+        self.is_told.store(is_told, Ordering::Relaxed);
         _ = self.causes.insert(Cause::Poll, (), Duration::ZERO);
     }
 
@@ -406,16 +424,41 @@ impl Shared {
         }
     }
 
-    /// A timer of this kind wakes at this time. Later ones than the next look will see are left to it.
+    /// A timer of this kind wakes at this time, as all workers come to know. Later ones than the next look will see are left
+    /// to it.
     pub(crate) fn expect(&self, kind: usize, wake: SystemTime) {
-        let wake = micros(wake).saturating_add(GRAIN - 1) / GRAIN * GRAIN;
+        if !self.causes.contains_key(&Cause::Mine(kind, grain_of(wake))) {
+            self.expect_as(Cause::Due, kind, wake);
+        }
+    }
+
+    /// Like `expect`, for a timer of which the other workers may not know (TURN-2).
+    pub(super) fn expect_alone(&self, kind: usize, wake: SystemTime) {
+        self.expect_as(Cause::Mine, kind, wake);
+        self.causes.remove(&Cause::Due(kind, grain_of(wake))); // one of the two wakes the dispatcher
+    }
+
+    /// Returns true if a timer that wakes at this time was expected before.
+    pub(super) fn is_expected(&self, kind: usize, wake: SystemTime) -> bool {
+        let wake = grain_of(wake);
+        let causes = [Cause::Due(kind, wake), Cause::Mine(kind, wake)];
+        causes.iter().any(|cause| self.causes.contains_key(cause))
+    }
+
+    /// A worker has told of more timers.
+    pub(super) fn hear_of_more(&self, kind: usize, until: SystemTime) {
+        _ = self.causes.insert(Cause::More(kind, micros(until)), (), Duration::ZERO);
+    }
+
+    fn expect_as(&self, cause: fn(usize, i64) -> Cause, kind: usize, wake: SystemTime) {
+        let wake = grain_of(wake);
         let clock = self.clock();
         let instant = clock.is_known().then(|| clock.instant(from_micros(wake)));
         drop(clock);
         // The first look may be under way, and may not have seen it.
         let Some(instant) = instant else { return self.look_now() };
         if instant <= self.scheduler.now() + HORIZON {
-            _ = self.causes.insert_at(Cause::Due(kind, wake), (), instant);
+            _ = self.causes.insert_at(cause(kind, wake), (), instant);
         }
     }
 
@@ -433,7 +476,9 @@ impl Shared {
     }
 
     pub(super) fn tell(&self, error: &Error) {
-        sight::database_error(&self.settings.name, error);
+        let named = self.timers.place().map(|place| place.named(error.copy()));
+        let error = named.as_ref().unwrap_or(error);
+        sight::database_error(&self.name, error);
         match &self.settings.on_error {
             Some(hook) => quietly(|| hook(error)),
             None => print(&with_causes(error)),
@@ -441,11 +486,14 @@ impl Shared {
     }
 
     pub(super) fn tell_of_recovery(&self, after: Duration) {
-        sight::database_works(&self.settings.name, after);
+        sight::database_works(&self.name, after);
         match &self.settings.on_recovery {
             Some(hook) => quietly(|| hook(after)),
             None if self.settings.on_error.is_none() => {
-                print(&format!("the database can be used again, after {after:.1?}"));
+                let name =
+                    self.timers.place().map(|place| format!(" {} ({})", place.number, place.name));
+                let name = name.unwrap_or_default();
+                print(&format!("the database{name} can be used again, after {after:.1?}"));
             }
             None => {}
         }
@@ -642,10 +690,16 @@ impl Shared {
             running: state.runs.len() as u64,
             stuck: state.stuck() as u64,
             looks: of(&counters.looks),
+            claims: of(&counters.claims),
             errors: of(&counters.errors),
             max_lateness: Duration::from_micros(of(&counters.max_lateness)),
         }
     }
+}
+
+/// A time of the database in microseconds, up to [`GRAIN`] later.
+fn grain_of(wake: SystemTime) -> i64 {
+    micros(wake).saturating_add(GRAIN - 1) / GRAIN * GRAIN
 }
 
 fn print(text: &str) {

@@ -1,5 +1,6 @@
 //! Timers in SQL, for every client of PostgreSQL: the functions that the migration makes, what is refused, roles, a schema of
-//! one's choice, the ways of telling workers, and an upgrade while workers of the version before are at work.
+//! one's choice, the ways of telling workers, the turns of several workers, and an upgrade while workers of the version before
+//! are at work.
 
 #[path = "../../../tests/common/mod.rs"]
 mod common;
@@ -11,6 +12,7 @@ mod notices;
 mod roles;
 #[path = "../common/server.rs"]
 mod server;
+mod turns;
 mod upgrade;
 
 use databases::Database;
@@ -64,7 +66,17 @@ const CHECKS: &[Check] = &[
         "a_long_transaction_tells_although_the_workers_were_awake",
         notices::a_long_transaction_tells_although_the_workers_were_awake,
     ),
+    ("eight_processes_claim_as_often_as_one", turns::eight_processes_claim_as_often_as_one),
+    ("what_a_killed_process_leaves_runs_at_once", turns::what_a_killed_process_leaves_runs_at_once),
+    ("one_that_hangs_costs_some_milliseconds", turns::one_that_hangs_costs_some_milliseconds),
+    ("all_work_off_what_is_too_much_for_one", turns::all_work_off_what_is_too_much_for_one),
 ];
+
+/// Does nothing, unless it was started by one of the others.
+#[test]
+fn worker_process() {
+    turns::be_a_worker();
+}
 
 #[test]
 fn with_postgresql() {
