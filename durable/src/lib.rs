@@ -336,8 +336,8 @@ pub use failure::{Failure, HandlerResult, Retry};
 pub use handler::{Run, Work};
 pub use store::{
     AnyTransaction, Changed, Claim, Claimed, ClaimedTimer, Connection, Existing, Finish, Floor,
-    Listener, Look, MOST_BYTES, News, Notices, Purpose, RunId, SCHEMA_VERSION, Store, Table, Then,
-    Transacted, TransactionType, Transactions,
+    HELD_BACK, Limits, Listener, Look, MOST_BYTES, News, Notices, Passed, Purpose, RunId,
+    SCHEMA_VERSION, Store, Table, Then, Transacted, TransactionType, Transactions, WINDOW,
 };
 pub use timer::{
     Filter, KindCounts, LONGEST_KEY, LONGEST_KIND, NewTimer, Repetition, Scheduled, State, Timer,

@@ -2,6 +2,7 @@
 
 mod dispatcher;
 mod futures;
+mod limits;
 mod listener;
 mod outage;
 mod outcome;
@@ -22,7 +23,7 @@ use crate::connections::where_it_may_wait;
 use crate::error::{Error, Result, StopReason};
 use crate::failure::{Failure, HandlerResult, Retry};
 use crate::handler::{Handler, Run};
-use crate::store::{AnyTransaction, Notices, TransactionType};
+use crate::store::{AnyTransaction, Limits, Notices, TransactionType};
 use crate::timer::Timer;
 use crate::timers::Timers;
 use tickwheel::Scheduler;
@@ -38,11 +39,13 @@ pub struct WorkerBuilder {
     timers: Timers,
     kinds: Vec<Kind>,
     settings: Settings,
+    /// A setting of a kind that was given before any.
+    misplaced: Option<&'static str>,
 }
 
 impl WorkerBuilder {
     pub(super) fn new(timers: Timers) -> WorkerBuilder {
-        WorkerBuilder { timers, kinds: Vec::new(), settings: Settings::default() }
+        WorkerBuilder { timers, kinds: Vec::new(), settings: Settings::default(), misplaced: None }
     }
 
     /// Registers the handler of a kind. It is called for each timer of the kind that is due, on one of the worker's
@@ -202,8 +205,16 @@ impl WorkerBuilder {
     }
 
     fn add(mut self, name: String, handler: Handler) -> WorkerBuilder {
-        let kind =
-            Kind { name, handler, retry: None, time_limit: None, async_runs: None, spawn: None };
+        let kind = Kind {
+            name,
+            handler,
+            retry: None,
+            time_limit: None,
+            at_most: None,
+            spawn: None,
+            weight: 1,
+            limits: Limits::default(),
+        };
         self.kinds.push(kind);
         self
     }
@@ -243,8 +254,58 @@ impl WorkerBuilder {
     /// before any, of all kinds. By default 64. Further timers wait for one of them.
     pub fn async_runs(mut self, runs: usize) -> WorkerBuilder {
         match self.kinds.last_mut() {
-            Some(kind) => kind.async_runs = Some(runs.max(1)),
+            Some(kind) if kind.handler.is_async() => kind.at_most = Some(runs.max(1)),
+            Some(_) => {}
             None => self.settings.async_runs = runs.max(1),
+        }
+        self
+    }
+
+    /// Sets how many runs of the kind that was registered last may be under way at the same time in this worker. By default as many as
+    /// [`threads`](WorkerBuilder::threads) or, of an async handler, [`async_runs`](WorkerBuilder::async_runs) say.
+    pub fn at_most(self, runs: usize) -> WorkerBuilder {
+        self.of_last("at_most", |kind| kind.at_most = Some(runs.max(1)))
+    }
+
+    /// Sets how large a share of this worker's claims the kind that was registered last gets while several kinds have something due. By
+    /// default 1. A kind of weight 3 is claimed three times as fast as one of weight 1.
+    ///
+    /// Each kind has threads of its own, so this matters for kinds that have more due than the database can work off. What a
+    /// kind's threads leave undone no weight changes: give it [more](WorkerBuilder::at_most).
+    pub fn weight(self, weight: u32) -> WorkerBuilder {
+        self.of_last("weight", |kind| kind.weight = weight.max(1))
+    }
+
+    /// Sets how many runs of the kind that was registered last may be under way at the same time in all processes. By default there is
+    /// no limit. See [limits](crate#tenants) for what is promised.
+    pub fn at_most_in_all(self, runs: u32) -> WorkerBuilder {
+        self.of_last("at_most_in_all", |kind| kind.limits.at_most = Some(runs.max(1)))
+    }
+
+    /// Sets how many runs of the kind that was registered last may be started within a time, in all processes. By default there is no
+    /// limit.
+    ///
+    /// It is a bucket of `runs` tokens that is full at first, and fills up evenly. So `runs` may start at once after a pause, and in
+    /// any time `t` no more than `runs * (1 + t / per)`. The lowest `per` is a millisecond.
+    pub fn rate(self, runs: u32, per: Duration) -> WorkerBuilder {
+        let per = per.clamp(Duration::from_millis(1), LONGEST);
+        self.of_last("rate", |kind| kind.limits.rate = Some((runs.max(1), per)))
+    }
+
+    /// Runs the timers of the kind that was registered last one at a time in each group, in all processes and in the order in which they
+    /// are due. The group of a timer is the text of its key before the first `separator`, or the whole key if there is none.
+    ///
+    /// So with `/`, `customer 7/invoice` waits for `customer 7/reminder`, and not for `customer 8/invoice`. A key without a separator is
+    /// a group by itself: a timer that is replaced while it runs then waits for that run. A timer that has failed waits for its next
+    /// attempt, and those behind it go on. One that somebody has locked in a transaction is passed over, too.
+    pub fn serial_by(self, separator: char) -> WorkerBuilder {
+        self.of_last("serial_by", |kind| kind.limits.serial_by = Some(separator))
+    }
+
+    fn of_last(mut self, setting: &'static str, set: impl FnOnce(&mut Kind)) -> WorkerBuilder {
+        match self.kinds.last_mut() {
+            Some(kind) => set(kind),
+            None => self.misplaced = Some(setting),
         }
         self
     }
@@ -424,6 +485,24 @@ impl WorkerBuilder {
         if let Some(kind) = misfit {
             return Err(Error::Invalid(format!(
                 "the handler of {:?} works in another type of transaction than the store has: register it with `handle`",
+                kind.name
+            )));
+        }
+        if let Some(setting) = self.misplaced {
+            return Err(Error::Invalid(format!(
+                "`{setting}` is of the kind that was registered last, and there is none: call it after `handle`"
+            )));
+        }
+        if let Some(kind) = self.kinds.iter().find(|kind| kind.limits.serial_by == Some('\0')) {
+            return Err(Error::Invalid(format!(
+                "the groups of {:?} are separated by the character 0, which no key contains",
+                kind.name
+            )));
+        }
+        let has_limits = self.timers.store().has_limits();
+        if let Some(kind) = self.kinds.iter().find(|kind| kind.has_limits() && !has_limits) {
+            return Err(Error::Invalid(format!(
+                "{:?} has limits over all processes, which this store does not keep: leave them out, or implement `Store::has_limits`",
                 kind.name
             )));
         }

@@ -174,8 +174,7 @@ mod tests {
             let turns = all(&WORKERS, "mail", slot * SLOT);
             // One worker serves all timers of a slot.
             assert_eq!(all(&WORKERS, "mail", slot * SLOT + SLOT - 1), turns);
-            let first: Vec<_> =
-                (0..turns.len()).filter(|n| turns[*n] == Turn::Mine).collect();
+            let first: Vec<_> = (0..turns.len()).filter(|n| turns[*n] == Turn::Mine).collect();
             assert_eq!(first.len(), 1);
             firsts[first[0]] += 1;
             let second = Turn::Second(from_micros((slot + 1) * SLOT));
@@ -187,9 +186,8 @@ mod tests {
 
     #[test]
     fn another_kind_has_another_order() {
-        let differ = |slot: &i64| {
-            all(&WORKERS, "mail", slot * SLOT) != all(&WORKERS, "bill", slot * SLOT)
-        };
+        let differ =
+            |slot: &i64| all(&WORKERS, "mail", slot * SLOT) != all(&WORKERS, "bill", slot * SLOT);
         assert!((0..1000).filter(differ).count() > 800);
     }
 

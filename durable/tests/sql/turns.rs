@@ -71,7 +71,9 @@ impl Process {
             .expect("a process");
         let (tell, runs) = channel();
         let output = BufReader::new(child.stdout.take().expect("piped"));
-        thread::spawn(move || output.lines().map_while(Result::ok).for_each(|line| read(&line, &tell)));
+        thread::spawn(move || {
+            output.lines().map_while(Result::ok).for_each(|line| read(&line, &tell))
+        });
         let process = Process { child, runs };
         assert!(matches!(process.runs.recv_timeout(PATIENCE), Ok(Run::Ready)));
         process
@@ -274,11 +276,13 @@ pub(crate) fn one_that_hangs_costs_some_milliseconds(database: &Database<'_>) {
     let (tell, told) = channel();
     let worker = worker(&timers, &tell);
     put_in(database, 300);
-    let late: Vec<_> =
-        (0..300).map(|_| told.recv_timeout(PATIENCE).expect("it runs")).collect();
+    let late: Vec<_> = (0..300).map(|_| told.recv_timeout(PATIENCE).expect("it runs")).collect();
     // In half of the slots, or the list was of no use.
     let waited = late.iter().filter(|late| **late >= Duration::from_millis(10)).count();
-    say(&format!("sql, one of two hangs: late by {:?} (p90), {waited} of 300 waited", share(&late, 0.9)));
+    say(&format!(
+        "sql, one of two hangs: late by {:?} (p90), {waited} of 300 waited",
+        share(&late, 0.9)
+    ));
     assert!(waited >= 60, "{waited}");
     assert!(share(&late, 0.9) < Duration::from_millis(500), "they wait for a look");
     assert!(worker.stats().claims < 450, "{:?}", worker.stats());
@@ -324,7 +328,9 @@ pub(crate) fn all_work_off_what_is_too_much_for_one(database: &Database<'_>) {
         });
         best = best.min(begin.elapsed());
     }
-    say(&format!("sql, eight timers for four workers with two threads each: {best:?} until all were done"));
+    say(&format!(
+        "sql, eight timers for four workers with two threads each: {best:?} until all were done"
+    ));
     assert!(best < Duration::from_millis(500), "the others waited for a look: {best:?}");
     workers.iter().for_each(|worker| assert!(worker.stop(PATIENCE)));
 }
