@@ -65,7 +65,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const OTHERS: Duration = Duration::from_secs(10);
 
 /// The longest rest of a worker. The transaction of a handler may take longer.
-const LONGEST_REST: Duration = Duration::from_millis(20);
+const LONGEST_REST: Duration = Duration::from_millis(50);
 
 type WallClock = dyn Fn() -> SystemTime + Send + Sync;
 
@@ -217,12 +217,12 @@ impl File {
 
     /// Does what `write` does for a worker, which leaves room for others (SQLITE-3).
     fn write_and_rest<T>(&self, work: impl FnOnce(&Transaction<'_>) -> Result<T>) -> Result<T> {
-        let rest = self.share().rest_until;
-        let rest = rest.map_or(Duration::ZERO, |end| end.saturating_duration_since(Instant::now()));
-        if !rest.is_zero() {
-            thread::sleep(rest);
-        }
         self.with(|client| {
+            // The other threads of this process wait too, or they would go on one after the other.
+            let rest = self.share().rest_until;
+            thread::sleep(
+                rest.map_or(Duration::ZERO, |end| end.saturating_duration_since(Instant::now())),
+            );
             let changes = self.changes(client)?;
             let transaction = begin(client)?;
             let began = Instant::now();

@@ -119,7 +119,7 @@ impl Connection for Session {
     }
 
     fn start(&mut self, run: RunId, attempts: u32) -> Result<bool> {
-        self.write(|table| table.start(run, attempts))
+        self.work(|table| table.start(run, attempts))
     }
 
     fn extend(&mut self, runs: &[RunId], lease: Duration) -> Result<Changed> {

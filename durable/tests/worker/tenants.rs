@@ -163,7 +163,7 @@ pub(crate) fn no_more_run_at_once_than_the_limit_of_all(database: &Database<'_>)
                 inside.while_in(|| thread::sleep(Duration::from_millis(15))); // the work
                 Ok(())
             });
-            let worker = worker.at_most_in_all(3);
+            let worker = worker.at_most_in_all(3).poll_every(GAP);
             start(worker.handle("free", move |run| {
                 tell.send(late(run))?;
                 Ok(())
@@ -187,7 +187,7 @@ pub(crate) fn no_more_run_at_once_than_the_limit_of_all(database: &Database<'_>)
     assert_eq!(inside.most(), 3);
     let claims: u64 = workers.iter().map(|worker| worker.stats().claims).sum();
     assert!(claims < 1500, "{claims} claims for 100 timers");
-    assert_eq!(database.number("SELECT count(*) FROM tickwheel_holds"), 0);
+    until("all is let go", || database.number("SELECT count(*) FROM tickwheel_holds") == 0);
     workers.iter().for_each(|worker| assert!(worker.stop(PATIENCE)));
 }
 
@@ -303,8 +303,7 @@ pub(crate) fn a_group_that_floods_leaves_the_others_on_time(database: &Database<
         stats.done
     );
     assert!(shares[0] < Duration::from_millis(400), "{shares:?}");
-    assert!(stats.done < 3000, "the flood is over, and so shows nothing");
-    until("the group is done", || worker.stats().done == 3040);
+    assert!(stats.done > 44 && stats.done < 3000, "{stats:?}: its flood goes on");
     assert!(worker.stop(PATIENCE));
 }
 
@@ -466,7 +465,7 @@ fn tenant_process() {
     let direct = Direct(direct.to_owned());
     match part {
         "work" => work(address, &Arc::new(direct)),
-        "schedule" => schedule(|n| {
+        "schedule" => schedule(|mut n| {
             let timers = Timers::open(address).expect("it opens");
             move || {
                 _ = timers
@@ -474,12 +473,12 @@ fn tenant_process() {
                     .expect("scheduled")
             }
         }),
-        "insert" => schedule(|n| {
+        "insert" => schedule(|mut n| {
             let client = rusqlite::Connection::open(&direct.0).expect("it opens");
             client.busy_timeout(Duration::from_secs(9)).expect("a timeout");
             move || {
                 let sql = "INSERT INTO tickwheel_timers (kind, key, due) VALUES ('other', ?1, 4102444800000)";
-                client.execute(sql, [n()]).expect("it is put in");
+                client.execute(sql, [n().to_string()]).expect("it is put in");
             }
         }),
         other => panic!("{other}"),
@@ -501,10 +500,16 @@ fn work(address: &str, direct: &Arc<Direct>) {
                 "INSERT INTO book (id, process, kind, grp, is_on) VALUES ({id}, {me}, '{kind}', '{group}', 1)"
             );
             if direct.run(&on, &beside) > most {
-                direct.run(&format!("INSERT INTO broken VALUES ('{kind}')"), "SELECT 1");
+                direct.run(
+                    &format!("INSERT INTO broken VALUES ('{kind}')"),
+                    "SELECT CAST(1 AS BIGINT)",
+                );
             }
             thread::sleep(Duration::from_millis(4)); // the work
-            direct.run(&format!("UPDATE book SET is_on = 0 WHERE id = {id}"), "SELECT 1");
+            direct.run(
+                &format!("UPDATE book SET is_on = 0 WHERE id = {id}"),
+                "SELECT CAST(1 AS BIGINT)",
+            );
             Ok(())
         }
     };
@@ -518,7 +523,8 @@ fn work(address: &str, direct: &Arc<Direct>) {
     std::io::stdin().lines().for_each(drop);
 }
 
-const LEASE: Duration = Duration::from_millis(500);
+/// Longer than a process is held up on a busy machine: a run whose lease has ended does not count.
+const LEASE: Duration = Duration::from_secs(3);
 
 /// Three worker processes, one of which is killed now and then. What a dead one has held counts until its lease ends.
 pub(crate) fn limits_hold_while_workers_are_killed(database: &Database<'_>) {
@@ -537,18 +543,24 @@ pub(crate) fn limits_hold_while_workers_are_killed(database: &Database<'_>) {
     let direct = Direct::of(database);
     let mut processes: Vec<_> = (0..3).map(|_| Process::start("work", database)).collect();
     processes.iter_mut().for_each(|process| assert_eq!(process.says(), "ready"));
-    let kills = common::count(6, 60);
+    let kills = common::count(16, 200);
     for _ in 0..kills {
         thread::sleep(Duration::from_millis(50 + random.below(300))); // the load of the kills
         let place = random.below(3) as usize;
         let process = processes[place].0.id();
         processes[place] = Process::start("work", database); // the drop of the old one kills it
         // No lease of its can have ended by now.
-        direct.run(&format!("UPDATE book SET is_on = 0 WHERE process = {process}"), "SELECT 1");
+        direct.run(
+            &format!("UPDATE book SET is_on = 0 WHERE process = {process}"),
+            "SELECT CAST(1 AS BIGINT)",
+        );
     }
     until("all are done", || database.number("SELECT count(*) FROM tickwheel_timers") == 0);
     drop(processes);
-    assert_eq!(database.number("SELECT count(*) FROM broken"), 0, "seed {seed}");
+    for kind in ["capped", "serial"] {
+        let broken = format!("SELECT count(*) FROM broken WHERE kind = '{kind}'");
+        assert_eq!(database.number(&broken), 0, "{kind}, seed {seed}");
+    }
     let runs = database.number("SELECT count(*) FROM book");
     assert!(runs >= 240, "{runs}");
     say(&format!(
