@@ -44,6 +44,23 @@
 //! tells when the next timer of its kind wakes. So each timer leads to the one behind it, and a notice for the first of
 //! many is enough.
 //!
+//! Each worker hears each notice, so with eight workers eight claims came for a timer, at the same moment. Now the workers know each
+//! other by a list in an unlogged table, and a hash of the kind, of 20 ms of the database's time and of the worker says whose turn it
+//! is (`worker/turns.rs`). The second in that order looks a little later, and the others within a second. A list that is wrong
+//! costs claims or milliseconds: so it is written with a look, once a minute, and nobody waits until all know of a change. The
+//! server knows before anybody else that a process was killed, because its session ends; the list has the number of that.
+//!
+//! What a turn is about must be known to all, which is not so for all timers. The next run of a series is known to the worker
+//! that has run it, and of a batch the workers are told the first. So a claim that shows a timer which was not expected makes that
+//! timer the claimer's, and it tells the others to look, twice a second at most. It did not work to tell them the timer: it
+//! had often woken by the time they heard of it, so they took it for a call for help. That call is the other news: a worker
+//! that has had no room for 10 ms tells it, and then all claim whatever is due of that kind for a second, as before there were turns. In a
+//! first form each full batch was such a call. But the first claims of a worker are for four timers, since it does not know yet how long its
+//! handlers take, so every start was one.
+//!
+//! There are no turns where workers are not told of each timer: with notices that are debounced or never sent, and through a
+//! pooler. There each knows of what it has seen itself, and a timer is on time because one of many polls has seen it.
+//!
 //! A notice has a price: the commit holds a lock of the whole cluster until it is on the disk. So it may be debounced. It is
 //! the workers who say when: after eight notices of a kind in a second they look each 10 ms for four seconds, and write into an
 //! unlogged table that nobody need tell anything for two. The trigger of each insert reads that, which costs a look into

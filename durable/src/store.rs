@@ -311,14 +311,14 @@ pub trait Connection: Table + Send {
         Ok(())
     }
 
-    /// Tells the listeners of all processes that there are more timers of a kind than they know of, or than this worker can
-    /// take: [`News::more`], with this time.
+    /// Tells the listeners of all processes of [`News::more`]: until this time more timers of a kind wake than they know of, or
+    /// than this worker can take.
     ///
     /// # Errors
     ///
     /// The errors of the database.
-    fn tell_of_more(&mut self, kind: &str, wake: SystemTime) -> Result<()> {
-        let (_, _) = (kind, wake);
+    fn tell_of_more(&mut self, kind: &str, until: SystemTime) -> Result<()> {
+        let (_, _) = (kind, until);
         Ok(())
     }
 
@@ -492,8 +492,8 @@ pub struct News {
     pub kind: String,
     /// When it wakes, by the database's clock.
     pub wake: SystemTime,
-    /// A worker has said so, and there are more behind it ([`Connection::tell_of_more`]). If the time has come, they are more
-    /// than that worker can take.
+    /// A worker has said that there are more which wake until this time ([`Connection::tell_of_more`]). If the time has come,
+    /// they are more than that worker can take.
     pub more: bool,
 }
 
@@ -503,7 +503,7 @@ impl News {
         News { kind: kind.into(), wake, more: false }
     }
 
-    /// Sets whether there are more behind it.
+    /// Sets whether there are more until this time.
     #[must_use]
     pub fn more(self, more: bool) -> News {
         News { more, ..self }

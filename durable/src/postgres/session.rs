@@ -183,12 +183,12 @@ impl<L: Link> Connection for Session<L> {
         self.patient().query(sql, &[&worker]).map(drop)
     }
 
-    fn tell_of_more(&mut self, kind: &str, wake: SystemTime) -> Result<()> {
+    fn tell_of_more(&mut self, kind: &str, until: SystemTime) -> Result<()> {
         // The channel's name is not one of a table, so it is a parameter.
         let sql = "SELECT pg_notify($1, '+' || $2::bigint || ' ' || nspname || '/' || $3)
             FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
             WHERE pg_class.oid = 'tickwheel_timers'::regclass";
-        self.table().query(sql, &[&"tickwheel_timers", &micros(wake), &kind]).map(drop)
+        self.table().query(sql, &[&"tickwheel_timers", &micros(until), &kind]).map(drop)
     }
 
     fn stay_awake(&mut self, kind: &str, span: Duration) -> Result<()> {

@@ -19,7 +19,7 @@ use super::limits::{Groups, Shares, Start};
 use super::outage::Part;
 use super::runner;
 use super::shared::{ALONE, Alone, Cause, GRAIN, Held, Job, MOST_STUCK, Shared, Stage, count};
-use super::turns::{MARGIN, Turn, Turns};
+use super::turns::{FULL, MARGIN, Turn, Turns};
 use crate::clock::{from_micros, micros};
 use crate::error::{Error, Result, StopReason};
 use crate::failure::Failure;
@@ -104,7 +104,7 @@ pub(super) fn start(shared: &Arc<Shared>, connection: Box<dyn Connection>) -> Re
             must_extend: false,
             must_attend: true,
             turns: Turns::new(
-                RandomState::new().hash_one(()).cast_signed(),
+                RandomState::new().hash_one(()) as i64,
                 shared.kinds.iter().map(|kind| kind.name.as_str()),
             ),
             attended: None,
@@ -195,7 +195,7 @@ impl Dispatcher<'_> {
                 let end = from_micros(end);
                 self.checks.entry(kind).and_modify(|until| *until = end.max(*until)).or_insert(end);
             }
-            Cause::More(kind, wake) => self.hears_of_more(kind, from_micros(wake)),
+            Cause::More(kind, until) => self.hears_of_more(kind, from_micros(until)),
             Cause::Attend => self.must_attend = true,
             Cause::Look => self.must_look = true,
             Cause::News => self.look_anew(),
@@ -210,7 +210,7 @@ impl Dispatcher<'_> {
             Cause::Poll => self.must_poll = true,
             Cause::Extend => self.must_extend = true,
             Cause::Limit(fence) => self.end_of_time(fence),
-            Cause::Room | Cause::NotAlone | Cause::Again | Cause::Stop => {}
+            Cause::Room | Cause::Full | Cause::NotAlone | Cause::Again | Cause::Stop => {}
         }
     }
 
@@ -231,15 +231,14 @@ impl Dispatcher<'_> {
         shared.wake_after(Cause::Look, AFTER_OTHERS);
     }
 
-    /// A worker has more timers of this kind than others know of, or than it can take.
-    fn hears_of_more(&mut self, kind: usize, wake: SystemTime) {
+    /// Until this time more timers of this kind wake than others know of, or than one worker can take.
+    fn hears_of_more(&mut self, kind: usize, until: SystemTime) {
         let now = self.shared.scheduler.now();
-        if wake <= self.shared.clock().latest_time(now) {
+        if until <= self.shared.clock().latest_time(now) {
             self.turns.open(kind, now);
-            self.wakes(kind, wake);
+            self.wakes(kind, until);
         } else {
-            // Until the look, the one that has said so claims what it knows of.
-            self.shared.expect(kind, wake);
+            // Until the look, the one that has said so claims what it knows of (TURN-2).
             self.shared.wake_after(Cause::Look, SOON);
         }
     }
@@ -345,7 +344,7 @@ impl Dispatcher<'_> {
             self.to_claim.iter().take(place.unwrap_or(usize::MAX)).copied().collect();
         for kind in full {
             let woken = self.woken.get(&kind).and_then(|wakes| wakes.first().copied());
-            woken.map_or(Ok(()), |wake| self.opens(kind, wake))?;
+            self.fills(kind, woken.or_else(|| self.turns.waits(kind)))?;
         }
         Ok(place.and_then(|place| self.to_claim.remove(place)))
     }
@@ -385,17 +384,18 @@ impl Dispatcher<'_> {
         let look = self.connection()?.look_above(&kinds, HORIZON, wakes)?;
         count(&shared.counters.looks, 1);
         self.learn(sent, look.now);
-        let mut seen = vec![(0, Duration::ZERO); kinds.len()];
+        let mut seen = vec![(0, None); kinds.len()];
         let mut next_look = LOOK;
         let mut coming = Vec::new();
         for (kind, wake) in look.wakes {
             let (count, most) = &mut seen[kind];
             *count += 1;
-            // There may be more behind the last one, and it is known before that one wakes.
+            // There may be more behind the last one, and it is known before that one wakes. If all of them are due, the claims lead to
+            // what is behind them.
+            let until = wake.duration_since(look.now).ok();
             match *count {
-                // What is due is claimed, and the claims lead to what is behind it.
-                NEARLY_ALL => *most = wake.duration_since(look.now).unwrap_or(LOOK),
-                WAKES => next_look = next_look.min(*most),
+                NEARLY_ALL => *most = until,
+                WAKES => next_look = most.or(until).map_or(next_look, |until| next_look.min(until)),
                 _ => {}
             }
             if wake > look.now {
@@ -485,21 +485,25 @@ impl Dispatcher<'_> {
         Ok(())
     }
 
-    /// More is due of this kind than this worker has room for, so all claim it (TURN-3).
-    fn opens(&mut self, kind: usize, wake: SystemTime) -> Result<()> {
-        if self.turns.has_others(kind) {
-            self.turns.open(kind, self.shared.scheduler.now());
-            self.tell_of_more(kind, wake)?;
+    /// This worker has no room for what has woken of this kind, or has again. If that lasts, all claim it (TURN-3).
+    fn fills(&mut self, kind: usize, waits: Option<SystemTime>) -> Result<()> {
+        if !self.turns.has_others(kind) {
+            return Ok(());
+        }
+        let now = self.shared.scheduler.now();
+        if let Some(wake) = self.turns.fills(kind, waits, now) {
+            self.turns.open(kind, now);
+            self.tell_of_more(kind, true, wake)?;
+        } else if waits.is_some() {
+            self.shared.wake_after(Cause::Full, FULL);
         }
         Ok(())
     }
 
-    fn tell_of_more(&mut self, kind: usize, wake: SystemTime) -> Result<()> {
+    fn tell_of_more(&mut self, kind: usize, is_due: bool, until: SystemTime) -> Result<()> {
         let shared = self.shared;
-        let now = shared.scheduler.now();
-        let is_due = wake <= shared.clock().latest_time(now);
-        if self.turns.tells(kind, is_due, now) {
-            self.connection()?.tell_of_more(&shared.kinds[kind].name, wake)?;
+        if self.turns.tells(kind, is_due, shared.scheduler.now()) {
+            self.connection()?.tell_of_more(&shared.kinds[kind].name, until)?;
         }
         Ok(())
     }
@@ -563,11 +567,10 @@ impl Dispatcher<'_> {
         let is_hungry = self.groups.get(&kind).map_or(claimed.more, Groups::is_hungry);
         let last = claimed.timers.last().map(|last| last.woke);
         self.queue(kind, claimed.timers, sent + shared.settings.lease);
-        match (last.filter(|_| claimed.more), next) {
-            (Some(last), _) => self.opens(kind, last)?,
-            // The others need not know of it either.
-            (None, Some(next)) => self.tell_of_more(kind, next)?,
-            (None, None) => {}
+        self.fills(kind, last.filter(|_| claimed.more))?;
+        if next.is_some() && self.turns.has_others(kind) {
+            // They need not know of it either.
+            self.tell_of_more(kind, false, claimed.now + HORIZON)?;
         }
         Ok(is_hungry)
     }

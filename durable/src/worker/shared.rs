@@ -165,8 +165,10 @@ pub(super) enum Cause {
     Mine(usize, i64),
     /// It is time to see whether the worker whose turn it was has taken what woke until this time.
     Check(usize, i64),
-    /// Another worker has more of this kind than others know of, or more than it can take, which wakes at this time.
+    /// A worker has told of more of this kind than the others know of, or than it can take, which wakes until this time.
     More(usize, i64),
+    /// It is time to see whether there is room for what is due of a kind, or others are to help. Only the dispatcher sets this.
+    Full,
     /// It is time to renew the list of those that live. Only the dispatcher sets this.
     Attend,
     /// It is time to look. Only the dispatcher sets this, so nobody moves the time of a look that somebody else needs.
@@ -464,9 +466,9 @@ impl Shared {
         causes.iter().any(|cause| self.causes.contains_key(cause))
     }
 
-    /// Another worker has told of more timers.
-    pub(super) fn hear_of_more(&self, kind: usize, wake: SystemTime) {
-        _ = self.causes.insert(Cause::More(kind, micros(wake)), (), Duration::ZERO);
+    /// A worker has told of more timers.
+    pub(super) fn hear_of_more(&self, kind: usize, until: SystemTime) {
+        _ = self.causes.insert(Cause::More(kind, micros(until)), (), Duration::ZERO);
     }
 
     fn expect_as(&self, cause: fn(usize, i64) -> Cause, kind: usize, wake: SystemTime) {

@@ -19,8 +19,8 @@
 //! - TURN-2 A worker leaves to others only what all of them come to know: it was told to all, or each of them sees it in a look. What
 //!   this worker knows alone it claims itself: the next attempt of a timer that has failed, the next run of a series, a timer that a
 //!   claim has shown. So there are no turns for workers that are not told of each timer.
-//! - TURN-3 Turns are for what comes. What is late by more than a slot and [`MARGIN`] is claimed by whoever sees it, and so is a kind of
-//!   which more is due than one worker has room for, for [`OPEN`] and in all workers. So a backlog is worked off by all.
+//! - TURN-3 Turns are for what comes. What is late by more than a slot and [`MARGIN`] is claimed by whoever sees it. So is a kind of
+//!   which more is due than one worker has had room for during [`FULL`]: for [`OPEN`], in all workers. So a backlog is worked off by all.
 //! - TURN-4 A worker always counts itself. So one that is alone, or knows no other, claims everything when it is due.
 //!
 //! SQLite has no list. Its workers ask the file themselves, which costs microseconds while nothing has changed, and are on one
@@ -36,6 +36,10 @@ const SLOT: i64 = 20_000;
 
 /// How long after the end of a slot the second one checks, so that the first one has claimed what was due at the end.
 pub(super) const MARGIN: Duration = Duration::from_millis(10);
+
+/// How long a worker has had no room for what is due of a kind when it calls for help. The first claim of a worker is a small one,
+/// and quick handlers make room for the next one sooner than that.
+pub(super) const FULL: Duration = Duration::from_millis(10);
 
 /// For how long a kind has no turns after more of it was due than one worker had room for.
 const OPEN: Duration = Duration::from_secs(1);
@@ -59,6 +63,8 @@ struct Kind {
     /// The other workers that live and have this kind. None: there are no turns.
     others: Vec<i64>,
     open: Option<Instant>,
+    /// Since when this worker has had no room for what is due, and when something of that woke.
+    full: Option<(Instant, SystemTime)>,
     /// When the others were told of more that is due, and of more that comes.
     told: [Option<Instant>; 2],
 }
@@ -71,8 +77,10 @@ pub(super) struct Turns {
 
 impl Turns {
     pub(super) fn new<'a>(me: i64, kinds: impl Iterator<Item = &'a str>) -> Turns {
-        let kind =
-            |name| Kind { hash: hash_of(name), others: Vec::new(), open: None, told: [None; 2] };
+        let kind = |name| {
+            let (hash, others) = (hash_of(name), Vec::new());
+            Kind { hash, others, open: None, full: None, told: [None; 2] }
+        };
         Turns { me, kinds: kinds.map(kind).collect() }
     }
 
@@ -112,6 +120,24 @@ impl Turns {
     /// Returns true if what wakes at this time is late at that one, so that it is nobody's turn (TURN-3).
     pub(super) fn is_late(wake: SystemTime, now: SystemTime) -> bool {
         now.duration_since(wake).is_ok_and(|late| late > micros_of(SLOT) + MARGIN)
+    }
+
+    /// This worker has no room for what is due of this kind, or has again. Returns when something of that woke, if it has lasted
+    /// for [`FULL`], so that the others are to help.
+    pub(super) fn fills(
+        &mut self,
+        kind: usize,
+        waits: Option<SystemTime>,
+        now: Instant,
+    ) -> Option<SystemTime> {
+        let of = &mut self.kinds[kind];
+        of.full = waits.map(|wake| of.full.unwrap_or((now, wake)));
+        of.full.filter(|(since, _)| now >= *since + FULL).map(|(_, wake)| wake)
+    }
+
+    /// Returns when something woke for which this worker has no room.
+    pub(super) fn waits(&self, kind: usize) -> Option<SystemTime> {
+        self.kinds[kind].full.map(|(_, wake)| wake)
     }
 
     /// More is due of this kind than one worker has room for (TURN-3).
@@ -223,6 +249,18 @@ mod tests {
         assert!(!turns.tells(0, true, now) && turns.tells(0, true, now + TOLD));
         turns.open(0, now);
         assert!(is_mine(&turns, 0, now) && !is_mine(&turns, 0, now + OPEN));
+    }
+
+    #[test]
+    fn a_worker_calls_for_help_when_it_has_been_full_for_a_while() {
+        let now = Instant::now();
+        let mut turns = Turns::new(7, ["mail"].into_iter());
+        let wake = from_micros(9);
+        assert_eq!(turns.fills(0, Some(wake), now), None);
+        assert_eq!(turns.fills(0, None, now + FULL), None);
+        assert_eq!(turns.fills(0, Some(wake), now + FULL), None);
+        assert_eq!(turns.fills(0, Some(from_micros(10)), now + FULL * 2), Some(wake));
+        assert_eq!(turns.waits(0), Some(wake));
     }
 
     #[test]

@@ -88,6 +88,10 @@ impl Server {
         private.launch().expect("it starts again");
     }
 
+    pub(crate) fn is_private(&self) -> bool {
+        self.private.is_some()
+    }
+
     /// Returns the process of a private server from which all its others come.
     pub(crate) fn process(&self) -> u32 {
         let private = self.private.as_ref().expect("a private server");

@@ -103,6 +103,7 @@ pub(crate) fn roles_have_what_they_need_and_no_more(database: &Database<'_>) {
     drop(Timers::open(&url(&works)).expect("there is nothing to do"));
     let (tell, told) = mpsc::channel();
     let worker = timers.worker().handle("mail", move |run| Ok(tell.send(run.key().to_owned())?));
+    let worker = worker.at_most_in_all(2).rate(100, Duration::from_secs(1)).serial_by('/');
     let worker = worker.poll_every(PATIENCE).start(Scheduler::global()).expect("it starts");
     let mut other = client(&url(&schedules));
     other
@@ -137,6 +138,19 @@ pub(crate) fn roles_have_what_they_need_and_no_more(database: &Database<'_>) {
         );
     }
     assert!(worker.stop(PATIENCE));
+    // A role that has not got the rights of a later version works without turns, and says so.
+    owner
+        .batch_execute(&format!("REVOKE ALL ON {name}.tickwheel_workers FROM {works}"))
+        .expect("revoked");
+    let ((tell, told), (complain, complaints)) = (mpsc::channel(), mpsc::channel());
+    let worker = timers.worker().handle("mail", move |run| Ok(tell.send(run.key().to_owned())?));
+    let worker = worker.on_error(move |error| _ = complain.send(error.to_string()));
+    let worker = worker.start(Scheduler::global()).expect("it starts");
+    other.batch_execute("SELECT tickwheel_schedule('mail', '4')").expect("scheduled");
+    while told.recv_timeout(PATIENCE).expect("it runs") != "4" {}
+    assert!(worker.stop(PATIENCE));
+    let complaints: Vec<_> = complaints.try_iter().collect();
+    assert!(complaints.len() == 1 && complaints[0].contains("`The roles`"), "{complaints:?}");
     drop((worker, timers, other));
     let drops = [&migrates, &works, &schedules]
         .map(|role| format!("DROP OWNED BY {role} CASCADE; DROP ROLE {role};"));

@@ -55,8 +55,8 @@ struct Process {
 #[derive(Clone, Debug)]
 enum Run {
     Ready,
-    /// The key, when it was due, and how late it was.
-    Late(String, SystemTime, Duration),
+    /// When a timer was due, and how late it was.
+    Late(SystemTime, Duration),
     Claims(usize),
 }
 
@@ -77,6 +77,15 @@ impl Process {
         let process = Process { child, runs };
         assert!(matches!(process.runs.recv_timeout(PATIENCE), Ok(Run::Ready)));
         process
+    }
+
+    /// Returns when timers were due that have run since the last call, and how late they were.
+    fn late(&self) -> Vec<(SystemTime, Duration)> {
+        let late = |run| match run {
+            Run::Late(due, late) => Some((due, late)),
+            _ => None,
+        };
+        self.runs.try_iter().filter_map(late).collect()
     }
 
     fn kill(&mut self) {
@@ -110,9 +119,7 @@ fn read(line: &str, tell: &Sender<Run>) {
     let run = match parts[..] {
         ["ready"] => Run::Ready,
         ["claims", claims] => Run::Claims(claims.parse().expect("a number")),
-        [key, due, late] => {
-            Run::Late(key.to_owned(), SystemTime::UNIX_EPOCH + micros(due), micros(late))
-        }
+        [due, late] => Run::Late(SystemTime::UNIX_EPOCH + micros(due), micros(late)),
         _ => panic!("{line}"),
     };
     _ = tell.send(run); // the test may be over
@@ -126,7 +133,7 @@ pub(crate) fn be_a_worker() {
     let worker = timers.worker().handle("mail", |run| {
         let late = SystemTime::now().duration_since(run.due()).unwrap_or_default();
         let due = run.due().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
-        println!("@{}|{}|{}", run.key(), due.as_micros(), late.as_micros());
+        println!("@{}|{}", due.as_micros(), late.as_micros());
         Ok(())
     });
     let worker = worker.start(&scheduler).expect("it starts");
@@ -172,21 +179,17 @@ fn measure(database: &Database<'_>, processes: usize, count: usize) -> Figures {
     let processes: Vec<_> = (0..processes).map(|_| Process::start(database)).collect();
     let before = server_ticks(database);
     put_in(database, count);
+    // The server is not asked, because that would cost it time.
+    let mut late = Vec::new();
     until("all have run", || {
-        database.number("SELECT count(*) FROM tickwheel_timers WHERE kind = 'mail'") == 0
+        late.extend(processes.iter().flat_map(|process| process.late()).map(|(_, late)| late));
+        late.len() >= count
     });
     let ticks = server_ticks(database).zip(before).map(|(after, before)| after - before);
-    let mut late = Vec::new();
-    let mut claims = 0;
-    for process in processes {
-        thread::sleep(Duration::from_millis(20)); // what it has written is on its way
-        late.extend(process.runs.try_iter().filter_map(|run| match run {
-            Run::Late(_, _, late) => Some(late),
-            _ => None,
-        }));
-        claims += process.stop();
-    }
+    let claims = processes.into_iter().map(Process::stop).sum();
     assert_eq!(late.len(), count, "each has run once");
+    let left = "SELECT count(*) FROM tickwheel_timers WHERE kind = 'mail'";
+    assert_eq!(database.number(left), 0);
     Figures { claims, ticks, late }
 }
 
@@ -230,14 +233,8 @@ pub(crate) fn what_a_killed_process_leaves_runs_at_once(database: &Database<'_>)
         database.number("SELECT count(*) FROM tickwheel_workers") == processes as i64 - 1
     });
     thread::sleep(Duration::from_millis(50)); // what they have written is on its way
-    let late = |runs: &Receiver<Run>| -> Vec<Duration> {
-        let after = runs.try_iter().filter_map(|run| match run {
-            Run::Late(_, due, late) if due > killed => Some(late),
-            _ => None,
-        });
-        after.collect()
-    };
-    let late: Vec<_> = all.iter().flat_map(|process| late(&process.runs)).collect();
+    let late = all[1..].iter().flat_map(Process::late).filter(|(due, _)| *due > killed);
+    let late: Vec<_> = late.map(|(_, late)| late).collect();
     say(&format!(
         "sql, one of {processes} processes is killed: {} timers that were due after that are late by {:?} (p50), {:?} (p90), {:?} (most)",
         late.len(),
@@ -283,7 +280,7 @@ pub(crate) fn one_that_hangs_costs_some_milliseconds(database: &Database<'_>) {
         "sql, one of two hangs: late by {:?} (p90), {waited} of 300 waited",
         share(&late, 0.9)
     ));
-    assert!(waited >= 60, "{waited}");
+    assert!(waited >= 30, "{waited}");
     assert!(share(&late, 0.9) < Duration::from_millis(500), "they wait for a look");
     assert!(worker.stats().claims < 450, "{:?}", worker.stats());
     drop(session);
@@ -306,6 +303,7 @@ pub(crate) fn all_work_off_what_is_too_much_for_one(database: &Database<'_>) {
             let timers = database.open();
             let handler = move |_: &tickwheel_durable::Run<'_>| {
                 all.wait(); // until all of them run
+                thread::sleep(Duration::from_millis(40)); // a slow handler, of which none is claimed ahead of the threads
                 Ok(())
             };
             let worker = timers.worker().threads(THREADS).handle("mail", handler);
@@ -320,7 +318,7 @@ pub(crate) fn all_work_off_what_is_too_much_for_one(database: &Database<'_>) {
         thread::sleep(Duration::from_millis(1100)); // turns, which a crowd ends for a second, are back
         let begin = Instant::now();
         database.execute(&format!(
-            "SELECT tickwheel_schedule_many(array_agg('mail'), array_agg('{round} ' || n)) FROM generate_series(1, {}) n",
+            "SELECT tickwheel_schedule_many(array_agg('mail'::text), array_agg('{round} ' || n)) FROM generate_series(1, {}) n",
             WORKERS * THREADS
         ));
         until("all have run at the same time", || {

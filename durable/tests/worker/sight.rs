@@ -93,6 +93,10 @@ fn spans_events_and_metrics_tell_what_a_worker_does() {
     let text = prometheus.render();
     let shows =
         |line: &str| assert!(text.lines().any(|other| other == line), "no {line:?} in:\n{text}");
+    let claims = "tickwheel_durable_claims_total{kind=\"observed mail\"} ";
+    let claims = text.lines().find_map(|line| line.strip_prefix(claims)).expect("claims");
+    assert!((2..100).contains(&claims.parse::<u64>().expect("a number")), "{claims}");
+    assert!(worker.stats().claims >= 2);
     shows("tickwheel_durable_runs_total{kind=\"observed mail\"} 3");
     shows("tickwheel_durable_failed_total{kind=\"observed mail\"} 2");
     shows("tickwheel_durable_dead_total{kind=\"observed mail\"} 1");

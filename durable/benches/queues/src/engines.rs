@@ -63,7 +63,7 @@ impl Engine {
     /// Numbers of worker processes to measure.
     pub(crate) fn processes(self) -> &'static [usize] {
         match self {
-            Engine::Postgres | Engine::Graphile => &[1, 2, 4],
+            Engine::Postgres | Engine::Graphile => &[1, 2, 4, 8],
             _ => &[1],
         }
     }

@@ -1,7 +1,7 @@
 //! Durable timers beside other ways to have them: `cargo run --release --manifest-path durable/benches/queues/Cargo.toml`.
 //!
 //! - `-- --quick` only shows that everything works, in half a minute. Its figures mean nothing.
-//! - `-- --only fire` (or `calls`, `lateness`) measures a part; `-- --engine sqlite` (or another) measures one engine.
+//! - `-- --only fire` (or `calls`, `transactions`, `lateness`, `drain`, `idle`) measures a part; `-- --engine sqlite` (or another) measures one engine.
 //! - `-- --write` measures everything, and writes the tables into this package's README.
 
 mod engines;
@@ -15,7 +15,7 @@ use std::env;
 use std::time::Instant;
 
 use engines::{Engine, connect};
-use measure::{Calls, Lateness, Size};
+use measure::{BESIDE, Calls, Drain, Idle, Lateness, Size};
 use server::Server;
 use workers::Handler;
 
@@ -26,6 +26,17 @@ struct Row {
     fire: Option<f64>,
     insert: Option<f64>,
     lateness: Vec<Option<Lateness>>,
+    drain: Option<Drain>,
+    idle: Option<Idle>,
+}
+
+/// What was measured, but for versions.
+#[derive(Default)]
+struct Figures {
+    calls: Vec<(Engine, Calls)>,
+    /// What a caller's transaction does, and how many are committed a second.
+    transactions: Vec<(&'static str, f64)>,
+    rows: Vec<Row>,
 }
 
 fn main() {
@@ -54,14 +65,20 @@ fn main() {
     let start = Instant::now();
     let progress = |text: &str| println!("{:4} s  {text}", start.elapsed().as_secs());
 
-    let mut calls: Vec<(Engine, Calls)> = Vec::new();
+    let mut figures = Figures::default();
     // How a worker looks does not matter to calls.
     for engine in engines.iter().filter(|engine| wants("calls") && **engine != Engine::Polling(10))
     {
         progress(&format!("calls: {}", engine.name()));
-        calls.push((*engine, measure::calls(*engine, &server, &size)));
+        figures.calls.push((*engine, measure::calls(*engine, &server, &size)));
     }
-    let mut rows = Vec::new();
+    if wants("transactions") && value("--engine").is_none() {
+        for beside in &BESIDE {
+            progress(&format!("transactions: {}", beside.name));
+            let rate = measure::transactions(beside, &server, &size);
+            figures.transactions.push((beside.name, rate));
+        }
+    }
     for engine in engines {
         for processes in engine.processes().iter().filter(|count| **count <= size.processes) {
             let name = format!("{}, processes: {processes}", engine.name());
@@ -71,6 +88,8 @@ fn main() {
                 fire: None,
                 insert: None,
                 lateness: Vec::new(),
+                drain: None,
+                idle: None,
             };
             if wants("fire") {
                 progress(&format!("fire: {name}"));
@@ -84,11 +103,22 @@ fn main() {
                     row.lateness.push(measure::lateness(engine, &server, *processes, rate, &size));
                 }
             }
-            rows.push(row);
+            // A loop that looks once a second takes no more at once.
+            if *processes == 1 && engine != Engine::Polling(1000) {
+                if wants("drain") {
+                    progress(&format!("drain: {name}"));
+                    row.drain = Some(measure::drain(engine, &server, &size));
+                }
+                if wants("idle") {
+                    progress(&format!("idle: {name}"));
+                    row.idle = Some(measure::idle(engine, &server, &size));
+                }
+            }
+            figures.rows.push(row);
         }
     }
     progress("done");
-    let text = report::text(&server, &calls, &rows, &size);
+    let text = report::text(&server, &figures, &size);
     println!("\n{text}");
     if has("--write") {
         assert!(

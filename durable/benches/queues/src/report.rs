@@ -5,50 +5,74 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::Row;
 use crate::engines::{Engine, connect};
-use crate::measure::{CALLERS, Calls, Lateness, Size};
+use crate::measure::{BUYERS, CALLERS, Calls, Lateness, Size};
 use crate::server::Server;
+use crate::{Figures, Row};
 
 const BEGIN: &str = "<!-- figures -->\n";
 const END: &str = "<!-- end of figures -->";
 
 /// Returns what stands between the markers of the README.
-pub(crate) fn text(
-    server: &Server,
-    calls: &[(Engine, Calls)],
-    rows: &[Row],
-    size: &Size,
-) -> String {
-    let mut text = String::new();
-    if !calls.is_empty() {
-        _ = writeln!(text, "Calls from {CALLERS} threads, in timers a second. More is better.\n");
-        let mut table = vec![
-            [
-                "",
-                "one each, due in an hour",
-                "due in a minute",
-                "batches of 100",
-                "of 1,000",
-                "cancel, one each",
-            ]
-            .map(str::to_owned)
-            .to_vec(),
-        ];
-        for (engine, calls) in calls {
-            let rates =
-                [calls.far, calls.near, calls.batches_of_100, calls.batches_of_1000, calls.cancel];
-            let name = engine.name();
-            // Here it does not matter how often a worker looks.
-            let name = name.split_once(", each").map_or(name.as_str(), |(name, _)| name).to_owned();
-            table.push([vec![name], rates.map(thousands).to_vec()].concat());
-        }
-        text += &drawn(&table, 1);
-        text.push('\n');
+pub(crate) fn text(server: &Server, figures: &Figures, size: &Size) -> String {
+    let tables = [
+        calls(&figures.calls),
+        transactions(&figures.transactions),
+        workers(&figures.rows, size),
+        drains(&figures.rows, size),
+        idle(&figures.rows, size),
+        versions(server),
+    ];
+    tables.into_iter().filter(|table| !table.is_empty()).collect::<Vec<_>>().join("\n")
+}
+
+fn heads(heads: &[&str]) -> Vec<String> {
+    heads.iter().map(|head| (*head).to_owned()).collect()
+}
+
+/// A sentence and its table, or nothing if nothing was measured.
+fn titled(title: &str, table: &[Vec<String>]) -> String {
+    if table.len() > 1 { format!("{title}\n\n{}", drawn(table, 1)) } else { String::new() }
+}
+
+fn calls(calls: &[(Engine, Calls)]) -> String {
+    let mut table = vec![heads(&[
+        "",
+        "one each, due in an hour",
+        "due in a minute",
+        "batches of 100",
+        "of 1,000",
+        "cancel, one each",
+    ])];
+    for (engine, calls) in calls {
+        let rates =
+            [calls.far, calls.near, calls.batches_of_100, calls.batches_of_1000, calls.cancel];
+        let name = engine.name();
+        // Here it does not matter how often a worker looks.
+        let name = name.split_once(", each").map_or(name.as_str(), |(name, _)| name).to_owned();
+        table.push([vec![name], rates.map(thousands).to_vec()].concat());
     }
+    titled(&format!("Calls from {CALLERS} threads, in timers a second. More is better."), &table)
+}
+
+fn transactions(transactions: &[(&str, f64)]) -> String {
+    let mut table = vec![heads(&["the transaction", "a second", "of the order alone"])];
+    let alone = transactions.first().map_or(1.0, |(_, rate)| *rate);
+    for (name, rate) in transactions {
+        table.push(vec![(*name).to_owned(), thousands(*rate), format!("{:.2}", rate / alone)]);
+    }
+    titled(
+        &format!(
+            "Transactions of callers in PostgreSQL, on {BUYERS} connections, while a worker runs."
+        ),
+        &table,
+    )
+}
+
+fn workers(rows: &[Row], size: &Size) -> String {
     let [slow, fast] =
         size.rates.map(|rate| format!("late at {}/s, ms: p50", thousands(rate as f64)));
-    let heads = [
+    let mut table = vec![heads(&[
         "",
         "processes",
         "fire, timers/s",
@@ -59,9 +83,9 @@ pub(crate) fn text(
         &fast,
         "p99",
         "max",
-    ];
-    let mut table = vec![heads.map(str::to_owned).to_vec()];
-    for row in rows {
+    ])];
+    let is_measured = |row: &&Row| row.fire.is_some() || !row.lateness.is_empty();
+    for row in rows.iter().filter(is_measured) {
         let rate = |rate: Option<f64>| rate.map_or_else(|| "-".to_owned(), thousands);
         let mut cells =
             vec![row.engine.name(), row.processes.to_string(), rate(row.fire), rate(row.insert)];
@@ -71,18 +95,51 @@ pub(crate) fn text(
                 None => ["behind", "-", "-"].map(ToOwned::to_owned),
             });
         }
-        cells.resize(heads.len(), "-".to_owned());
+        cells.resize(table[0].len(), "-".to_owned());
         table.push(cells);
     }
-    _ = writeln!(
-        text,
-        "Workers, with 4 threads in each process. A backlog of {} timers that come due at once; and how late handlers are \
-         called.\n",
-        thousands(size.backlog as f64)
-    );
-    text += &drawn(&table, 1);
-    _ = write!(text, "\n{}", versions(server));
-    text
+    titled(
+        &format!(
+            "Workers, with 4 threads in each process. A backlog of {} timers that come due at once; and how late handlers \
+             are called.",
+            thousands(size.backlog as f64)
+        ),
+        &table,
+    )
+}
+
+fn drains(rows: &[Row], size: &Size) -> String {
+    let mut table = vec![heads(&["", "first second", "slowest second", "mean", "done, %"])];
+    for row in rows {
+        let Some(drain) = row.drain else { continue };
+        let rates = [drain.first, drain.slowest, drain.mean].map(thousands);
+        let share = format!("{:.0}", drain.share * 100.0);
+        table.push([vec![row.engine.name()], rates.to_vec(), vec![share]].concat());
+    }
+    let count = thousands(size.drain as f64);
+    titled(
+        &format!(
+            "{count} overdue timers beside {count} that are due tomorrow, in runs a second. One process, no longer than {} s.",
+            size.drain_patience().as_secs()
+        ),
+        &table,
+    )
+}
+
+fn idle(rows: &[Row], size: &Size) -> String {
+    let mut table = vec![heads(&["", "worker", "server"])];
+    for row in rows {
+        let Some(idle) = row.idle else { continue };
+        let server = idle.server.map_or_else(|| "-".to_owned(), |server| format!("{server:.2}"));
+        table.push(vec![row.engine.name(), format!("{:.2}", idle.worker), server]);
+    }
+    titled(
+        &format!(
+            "A worker process beside {} timers that are due tomorrow: milliseconds of processor time for each second.",
+            thousands((size.drain / 10) as f64)
+        ),
+        &table,
+    )
 }
 
 /// Draws a table whose columns after the first `left` ones are numbers. Its first row is the head.

@@ -101,6 +101,11 @@ impl Crew {
         logs.map(|log| log.count.load(Ordering::Relaxed)).sum()
     }
 
+    /// The number of the first worker process. `None`: it is this one.
+    pub(crate) fn process(&self) -> Option<u32> {
+        self.processes.first().map(|process| process.child.id())
+    }
+
     /// Stops the workers. Returns what their handlers have seen.
     pub(crate) fn stop(mut self) -> Vec<(i64, i64)> {
         let mut seen = Vec::new();
@@ -194,16 +199,18 @@ pub(crate) fn main(arguments: &[String]) {
     }
 }
 
-/// Tells how many handlers have been called, if it has changed, each few milliseconds.
+/// Tells how many handlers have been called, if it has changed, each few milliseconds. After two seconds without a run it looks
+/// once a second, because what a worker costs that is idle is measured too.
 fn report(log: &Log, is_over: &AtomicBool) {
-    let mut told = 0;
+    let (mut told, mut idle) = (0, 0);
     while !is_over.load(Ordering::Relaxed) {
         let count = log.count.load(Ordering::Relaxed);
+        idle += 1;
         if count != told {
             println!("{count}");
-            told = count;
+            (told, idle) = (count, 0);
         }
-        thread::sleep(Duration::from_millis(5));
+        thread::sleep(Duration::from_millis(if idle < 400 { 5 } else { 1000 }));
     }
 }
 
