@@ -247,9 +247,6 @@ impl<L: Link> Connection for Session<L> {
     }
 
     fn claim(&mut self, claim: &Claim<'_>) -> Result<Claimed> {
-        if let Some(limits) = claim.limits {
-            return self.claim_within(claim, limits);
-        }
         // A suspected timer is taken by itself (STORE-7).
         const SQL: &str = concat!(
             "WITH clock AS MATERIALIZED (SELECT tickwheel_now() AS now, oldest FROM tickwheel_schema),
@@ -284,6 +281,9 @@ impl<L: Link> Connection for Session<L> {
                 taken.*
             FROM clock CROSS JOIN counted LEFT JOIN taken ON true ORDER BY taken.woke, taken.id"
         );
+        if let Some(limits) = claim.limits {
+            return self.claim_within(claim, limits);
+        }
         let (floor_wake, floor_id) = claim.floor.unzip();
         let rows = self.table().query(
             SQL,

@@ -322,7 +322,7 @@ impl Within<'_> {
         let mut room = claim.limit;
         let tokens = limits.rate.map(|(starts, per)| self.tokens(kind, starts, per)).transpose()?;
         if let Some(tokens) = tokens {
-            room = room.min(tokens as u32);
+            room = (0..room).take_while(|taken| f64::from(*taken) + 1.0 <= tokens).count() as u32;
         }
         if let Some(most) = limits.at_most {
             let sql = "SELECT count(*) FROM tickwheel_holds WHERE kind = ?1";

@@ -191,3 +191,99 @@ impl Groups {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::UNIX_EPOCH;
+
+    use super::*;
+    use crate::store::ClaimedTimer;
+    use crate::timer::Timer;
+
+    #[test]
+    fn those_that_have_something_to_claim_share_by_weight() {
+        let now = Instant::now();
+        let mut shares = Shares::new([1, 4, 100].into_iter());
+        assert_eq!(shares.of(0, now), u32::MAX, "it is alone");
+        shares.has_claimed(0, now);
+        assert_eq!((shares.of(0, now), shares.of(1, now)), (u32::MAX, BESIDE));
+        shares.has_claimed(1, now);
+        assert_eq!((shares.of(0, now), shares.of(1, now)), (BESIDE / 4, BESIDE));
+        shares.has_claimed(2, now);
+        assert_eq!(shares.of(0, now), BESIDE / 100);
+        assert_eq!(shares.of(0, now + ACTIVE), u32::MAX, "the others have nothing any more");
+    }
+
+    fn at(millis: u64) -> SystemTime {
+        UNIX_EPOCH + Duration::from_millis(millis)
+    }
+
+    fn limits() -> Limits {
+        Limits { serial_by: Some('/'), ..Limits::default() }
+    }
+
+    /// What a claim has taken, how far it has looked, and what it has passed over.
+    fn claimed(taken: &[&str], reached: (u64, bool), passed: &[(&str, u64)]) -> Claimed {
+        let taken = taken
+            .iter()
+            .map(|key| ClaimedTimer::new(Timer::new(1, "serial", *key, at(0)), at(0), false));
+        let passed = passed.iter().map(|(group, before)| Passed::new(*group, (at(*before), 0)));
+        Claimed {
+            more: reached.1,
+            reached: Some((at(reached.0), 0)),
+            passed: passed.collect(),
+            ..Claimed::new(at(1000), taken.collect())
+        }
+    }
+
+    #[test]
+    fn what_is_passed_over_is_found_when_its_group_is_free() {
+        let now = Instant::now();
+        let mut groups = Groups::default();
+        groups.wakes(at(9), at(10));
+        let start = groups.start();
+        assert!(start.floor.is_none());
+        groups.learn(start, &claimed(&["a/1"], (100, true), &[("a", 20)]), limits(), now);
+        // The claims go on behind it, and take nothing of the group (GROUP-2).
+        assert!(groups.is_hungry());
+        let start = groups.start();
+        assert_eq!((start.floor, groups.before(start)), (Some((at(100), 0)), vec!["a".to_owned()]));
+        groups.learn(start, &claimed(&["b/1"], (200, false), &[]), limits(), now);
+        assert!(!groups.is_hungry());
+        assert!(!groups.has_ended("b") && groups.has_ended("a"));
+        let start = groups.start();
+        assert_eq!((start.floor, groups.before(start)), (Some((at(20), 0)), Vec::new()));
+        // No other of the group is in sight, so it is behind what was.
+        groups.learn(start, &claimed(&["a/2"], (90, true), &[]), limits(), now);
+        assert_eq!(groups.passed["a"], (at(90), 0));
+        // What wakes later is at the frontier, and what wakes before it is a place.
+        groups.wakes(at(299), at(300));
+        groups.wakes(at(49), at(50));
+        let starts = [groups.start(), groups.start(), groups.start()].map(|start| start.floor);
+        assert!(starts.contains(&Some((at(200), 0))) && starts.contains(&Some((at(49), 0))));
+    }
+
+    #[test]
+    fn what_others_hold_is_looked_at_again_and_so_is_all() {
+        let now = Instant::now();
+        let mut groups = Groups::default();
+        groups.begin_anew(now);
+        let start = groups.start();
+        let passed = [("a", 10), ("b", 20), ("c", 30)];
+        groups.learn(
+            start,
+            &claimed(&[], (100, false), &passed),
+            limits(),
+            now + Duration::from_secs(2),
+        );
+        assert_eq!(groups.next_pass(Duration::from_secs(1)), Some(Duration::from_secs(20)));
+        groups.try_foreign(&HashSet::from(["a".to_owned()]));
+        assert_eq!(groups.start().floor, Some((at(20), 0)));
+        // It is gone, and so is what was behind the place.
+        let start = Start { floor: Some((at(20), 0)), is_advance: false };
+        groups.learn(start, &claimed(&[], (100, false), &[("c", 30)]), limits(), now);
+        assert!(groups.passed.contains_key("a") && !groups.passed.contains_key("b"));
+        groups.begin_anew(now);
+        assert_eq!(groups.start().floor, None);
+    }
+}

@@ -243,7 +243,8 @@ impl WorkerBuilder {
         self
     }
 
-    /// Sets how many handlers of each kind may run at the same time, but for async ones. By default 4. Each kind has its own threads, so a kind
+    /// Sets how many handlers of each kind may run at the same time, but for async ones. By default 4. One kind may have another number:
+    /// [`at_most`](WorkerBuilder::at_most). Each kind has its own threads, so a kind
     /// that is slow makes no other one late. They are started when they are needed.
     pub fn threads(mut self, threads: usize) -> WorkerBuilder {
         self.settings.threads = threads.max(1);
@@ -277,7 +278,7 @@ impl WorkerBuilder {
     }
 
     /// Sets how many runs of the kind that was registered last may be under way at the same time in all processes. By default there is
-    /// no limit. See [limits](crate#tenants) for what is promised.
+    /// no limit. The page tells [what is promised](crate#tenants).
     pub fn at_most_in_all(self, runs: u32) -> WorkerBuilder {
         self.of_last("at_most_in_all", |kind| kind.limits.at_most = Some(runs.max(1)))
     }

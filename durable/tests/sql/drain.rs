@@ -282,7 +282,7 @@ fn statements() -> Vec<Statement> {
         ("claim and done", 500, Box::new(move |of| finish(of, Then::Done))),
         (
             "claim with limits, hold and let go",
-            3000, // of the holds and the buckets too
+            500,
             Box::new(|of| {
                 let mut limits = Limits::default();
                 limits.at_most = Some(1_000_000);
