@@ -218,17 +218,15 @@ impl Dispatcher<'_> {
     fn comes(&mut self, kind: usize, wake: SystemTime) {
         let shared = self.shared;
         let now = shared.scheduler.now();
-        let turn = self.turns.turn(kind, wake, now);
-        if turn == Turn::Mine {
+        let (Turn::Second(end) | Turn::Later(end)) = self.turns.turn(kind, wake, now) else {
             return self.wakes(kind, wake);
-        }
+        };
         self.lower_floor(kind, wake);
-        if let Turn::Second(end) = turn {
-            let at = shared.clock().instant(end).max(now) + MARGIN;
-            _ = shared.causes.insert_at(Cause::Check(kind, micros(end)), (), at);
-        }
-        // Those before this one may die, and so may the one that claims it (TURN-1).
-        shared.wake_after(Cause::Look, AFTER_OTHERS);
+        // Those before this one may have died (TURN-1).
+        let at = shared.clock().instant(end).max(now) + MARGIN;
+        _ = shared.causes.insert_at(Cause::Check(kind, micros(end)), (), at);
+        // And the one that claims it may die, so the end of its lease must be known.
+        shared.wake_after(Cause::Look, AFTER_OTHERS.max(shared.settings.lease / 3));
     }
 
     /// Until this time more timers of this kind wake than others know of, or than one worker can take.

@@ -8,12 +8,15 @@
 //! each of them computes by itself:
 //!
 //! ```text
-//!   a slot of a kind                            the end + MARGIN           + a second
+//!   a slot of a kind                            the end + MARGIN           within a second
 //!   ├──────────────────────────────────────────────┼─────────────────────────┼──────────>
-//!   the first claims each timer when it is due      the second checks         the others look
+//!   the first claims each timer when it is due      the second checks         the others check
 //! ```
 //!
-//! - TURN-1 A worker that leaves a timer to another has a look ahead that would find it, within a second. So it does not matter
+//! A check is a look at the first timer of the kind, so it covers all slots before it, and costs less than a claim. Each of the others
+//! checks once a second, whatever the number of timers, and each at a moment of its own.
+//!
+//! - TURN-1 A worker that leaves a timer to another has a check ahead that would find it, within a second. So it does not matter
 //!   which workers each of them knows: a list that is out of date costs claims, or at most 30 ms while the second one lives, and a
 //!   second otherwise, but never a timer.
 //! - TURN-2 A worker leaves to others only what all of them come to know: it was told to all, or each of them sees it in a look. What
@@ -41,6 +44,9 @@ pub(super) const MARGIN: Duration = Duration::from_millis(10);
 /// and quick handlers make room for the next one sooner than that.
 pub(super) const FULL: Duration = Duration::from_millis(10);
 
+/// How often those behind the second one check, in microseconds: once a second.
+const PERIOD: i64 = 1_000_000;
+
 /// For how long a kind has no turns after more of it was due than one worker had room for.
 const OPEN: Duration = Duration::from_secs(1);
 
@@ -54,8 +60,8 @@ pub(super) enum Turn {
     Mine,
     /// It checks, some time after this end of the slot, whether the first one has.
     Second(SystemTime),
-    /// It leaves it to those before it.
-    Later,
+    /// It checks, some time after this one, whether one of those before it has.
+    Later(SystemTime),
 }
 
 struct Kind {
@@ -113,7 +119,11 @@ impl Turns {
         match of.others.iter().filter(|other| score(**other) > mine).count() {
             0 => Turn::Mine,
             1 => Turn::Second(from_micros((slot + 1).saturating_mul(SLOT))),
-            _ => Turn::Later,
+            _ => {
+                let phase = self.me.rem_euclid(PERIOD);
+                let periods = (micros(wake) - phase).div_euclid(PERIOD) + 1;
+                Turn::Later(from_micros(periods.saturating_mul(PERIOD).saturating_add(phase)))
+            }
         }
     }
 
@@ -199,13 +209,17 @@ mod tests {
         for slot in 0..4000 {
             let turns = all(&WORKERS, "mail", slot * SLOT);
             // One worker serves all timers of a slot.
-            assert_eq!(all(&WORKERS, "mail", slot * SLOT + SLOT - 1), turns);
+            let is_first = |turns: &[Turn]| turns.iter().position(|turn| *turn == Turn::Mine);
+            let at_its_end = all(&WORKERS, "mail", slot * SLOT + SLOT - 1);
+            assert_eq!(is_first(&at_its_end), is_first(&turns));
             let first: Vec<_> = (0..turns.len()).filter(|n| turns[*n] == Turn::Mine).collect();
             assert_eq!(first.len(), 1);
             firsts[first[0]] += 1;
             let second = Turn::Second(from_micros((slot + 1) * SLOT));
             assert_eq!(turns.iter().filter(|turn| **turn == second).count(), 1);
-            assert_eq!(turns.iter().filter(|turn| **turn == Turn::Later).count(), 6);
+            let soon = from_micros(slot * SLOT)..=from_micros(slot * SLOT + PERIOD);
+            let is_later = |turn: &&Turn| matches!(turn, Turn::Later(at) if soon.contains(at));
+            assert_eq!(turns.iter().filter(is_later).count(), 6);
         }
         assert!(firsts.iter().all(|count| (400..600).contains(count)), "{firsts:?}");
     }

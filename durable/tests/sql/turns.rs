@@ -208,7 +208,10 @@ pub(crate) fn eight_processes_claim_as_often_as_one(database: &Database<'_>) {
             share(&late, 0.99),
             share(&late, 1.0)
         ));
-        assert!(claims <= count * 3 / 2, "{claims} claims of {processes} processes");
+        // On a machine that is too busy for turns, what is late is claimed by more than one (TURN-3).
+        let missed = late.iter().filter(|late| **late > Duration::from_millis(30)).count();
+        let most = count * 3 / 2 + missed * processes;
+        assert!(claims <= most, "{claims} claims of {processes} processes, at most {most}");
     }
 }
 
@@ -272,6 +275,9 @@ pub(crate) fn one_that_hangs_costs_some_milliseconds(database: &Database<'_>) {
         .expect("it is on the list");
     let (tell, told) = channel();
     let worker = worker(&timers, &tell);
+    // The first run tells it how long the handler takes. Before, it has room for four, and a slow machine calls for help.
+    database.execute("SELECT tickwheel_schedule('mail', 'first')");
+    told.recv_timeout(PATIENCE).expect("it runs");
     put_in(database, 300);
     let late: Vec<_> = (0..300).map(|_| told.recv_timeout(PATIENCE).expect("it runs")).collect();
     // In half of the slots, or the list was of no use.
