@@ -82,10 +82,10 @@ pub(crate) fn a_flood_leaves_the_others_on_time(database: &Database<'_>) {
     while lates.len() < steady.len() && (flooded.load(Ordering::Relaxed) as u64) < flood() {
         lates.push(told.recv_timeout(PATIENCE).expect("it comes"));
     }
-    let pace = flooded.load(Ordering::Relaxed) as f64 / begin.elapsed().as_secs_f64();
+    let pace = flooded.load(Ordering::Relaxed) as u128 * 1000 / begin.elapsed().as_millis();
     let shares = shares(lates);
     say(&format!(
-        "beside a flood, others are late by {shares:?} at p50, p99 and most; the flood runs {pace:.0} a second"
+        "beside a flood, others are late by {shares:?} at p50, p99 and most; the flood runs {pace} a second"
     ));
     assert!(shares[0] < Duration::from_millis(250), "{shares:?}");
     assert!(worker.stop(PATIENCE));
@@ -216,7 +216,8 @@ pub(crate) fn a_rate_holds_over_all_workers(database: &Database<'_>) {
         for (last, to) in starts.iter().enumerate().skip(first) {
             let time = to.saturating_duration_since(*from) + Duration::from_millis(100);
             let most = f64::from(RUNS) * (1.0 + time.as_secs_f64() / per.as_secs_f64());
-            assert!((last - first + 1) as f64 <= most, "{} in {time:?}", last - first + 1);
+            let count = u32::try_from(last - first + 1).expect("few");
+            assert!(f64::from(count) <= most, "{count} in {time:?}");
         }
     }
     // 20 at once, and the others in a second and a quarter.
@@ -468,9 +469,8 @@ fn tenant_process() {
         "schedule" => schedule(|mut n| {
             let timers = Timers::open(address).expect("it opens");
             move || {
-                _ = timers
-                    .schedule(&NewTimer::new("other", n().to_string(), HOUR))
-                    .expect("scheduled")
+                let new = NewTimer::new("other", n().to_string(), HOUR);
+                timers.schedule(&new).expect("scheduled");
             }
         }),
         "insert" => schedule(|mut n| {
