@@ -56,6 +56,20 @@ impl AsyncTimers {
         AsyncTimers::open_with(OpenOptions::new(), address).await
     }
 
+    /// Opens several databases with options of your own, as [`Timers::sharded`] does.
+    ///
+    /// # Errors
+    ///
+    /// As [`Timers::sharded`].
+    #[cfg(feature = "postgres")]
+    pub async fn sharded<A: AsRef<str>>(
+        options: OpenOptions,
+        addresses: impl IntoIterator<Item = A>,
+    ) -> Result<AsyncTimers> {
+        let addresses: Vec<_> = addresses.into_iter().map(|one| one.as_ref().to_owned()).collect();
+        AsyncTimers::opened(move || options.sharded(addresses)).await
+    }
+
     /// Opens a store with options of your own.
     ///
     /// # Errors
@@ -63,9 +77,12 @@ impl AsyncTimers {
     /// As [`Timers::open`].
     pub async fn open_with(options: OpenOptions, address: &str) -> Result<AsyncTimers> {
         let address = address.to_owned();
+        AsyncTimers::opened(move || options.open(&address)).await
+    }
+
+    async fn opened(open: impl FnOnce() -> Result<Timers> + Send + 'static) -> Result<AsyncTimers> {
         let threads = OpenOptions::new().max_connections(1).threads()?;
-        let opened = Call(send(&threads, move || options.open(&address))?).await?;
-        Ok(AsyncTimers::new(opened))
+        Ok(AsyncTimers::new(Call(send(&threads, open)?).await?))
     }
 
     /// Returns the calls that wait, of the same store.
@@ -78,21 +95,33 @@ impl AsyncTimers {
         self.timers.worker()
     }
 
-    /// Makes a call on a thread that has nothing else to do than to wait.
+    /// Makes a call on a thread that has nothing else to do than to wait. Of several stores, each has threads of its own for
+    /// the timers whose home it is.
     async fn call<T: Send + 'static>(
         &self,
+        name: Option<(&str, &str)>,
         work: impl FnOnce(&Timers) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let connections = self.timers.connections();
+        let (threads, limits) = self.timers.threads_of(name);
         let timers = self.timers.clone();
-        let mut call = Call(send(connections.threads(), move || work(&timers))?);
-        let timeout = connections.limits().timeout;
-        match Scheduler::global().timeout(timeout, &mut call).await {
+        let mut call = Call(send(threads, move || work(&timers))?);
+        match Scheduler::global().timeout(limits.timeout, &mut call).await {
             Ok(answered) => answered,
             // It waits, if it can be taken back. Otherwise it has begun.
-            Err(_) if call.0.cancel() => Err(connections.too_many()),
+            Err(_) if call.0.cancel() => Err(limits.too_many()),
             Err(_) => call.await,
         }
+    }
+
+    /// Makes a call that names a timer.
+    async fn call_for<T: Send + 'static>(
+        &self,
+        kind: &str,
+        key: &str,
+        work: impl FnOnce(&Timers, &str, &str) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let (of, with) = (kind.to_owned(), key.to_owned());
+        self.call(Some((kind, key)), move |timers| work(timers, &of, &with)).await
     }
 
     /// Schedules a timer, as [`Timers::schedule`] does.
@@ -101,8 +130,8 @@ impl AsyncTimers {
     ///
     /// As [`Timers::schedule`].
     pub async fn schedule(&self, timer: &NewTimer) -> Result<Scheduled> {
-        let timer = timer.clone();
-        self.call(move |timers| timers.schedule(&timer)).await
+        let new = timer.clone();
+        self.call(Some((&timer.kind, &timer.key)), move |timers| timers.schedule(&new)).await
     }
 
     /// Schedules a timer unless its kind has one with this key, as [`Timers::schedule_if_absent`] does.
@@ -111,8 +140,9 @@ impl AsyncTimers {
     ///
     /// As [`Timers::schedule`].
     pub async fn schedule_if_absent(&self, timer: &NewTimer) -> Result<Option<Scheduled>> {
-        let timer = timer.clone();
-        self.call(move |timers| timers.schedule_if_absent(&timer)).await
+        let new = timer.clone();
+        self.call(Some((&timer.kind, &timer.key)), move |timers| timers.schedule_if_absent(&new))
+            .await
     }
 
     /// Schedules many timers in one transaction, as [`Timers::schedule_all`] does.
@@ -122,7 +152,7 @@ impl AsyncTimers {
     /// As [`Timers::schedule`]. Then none of them is scheduled.
     pub async fn schedule_all(&self, new: &[NewTimer]) -> Result<Vec<Scheduled>> {
         let new = new.to_vec();
-        self.call(move |timers| timers.schedule_all(&new)).await
+        self.call(None, move |timers| timers.schedule_all(&new)).await
     }
 
     /// Moves a timer that waits, as [`Timers::reset`] does.
@@ -131,8 +161,8 @@ impl AsyncTimers {
     ///
     /// The errors of the database.
     pub async fn reset(&self, kind: &str, key: &str, when: impl Into<When>) -> Result<bool> {
-        let (kind, key, when) = (kind.to_owned(), key.to_owned(), when.into());
-        self.call(move |timers| timers.reset(&kind, &key, when)).await
+        let when = when.into();
+        self.call_for(kind, key, move |timers, kind, key| timers.reset(kind, key, when)).await
     }
 
     /// Removes a timer, as [`Timers::cancel`] does.
@@ -141,8 +171,7 @@ impl AsyncTimers {
     ///
     /// The errors of the database.
     pub async fn cancel(&self, kind: &str, key: &str) -> Result<Option<State>> {
-        let (kind, key) = (kind.to_owned(), key.to_owned());
-        self.call(move |timers| timers.cancel(&kind, &key)).await
+        self.call_for(kind, key, Timers::cancel).await
     }
 
     /// Returns a timer, as [`Timers::get`] does.
@@ -151,8 +180,7 @@ impl AsyncTimers {
     ///
     /// The errors of the database.
     pub async fn get(&self, kind: &str, key: &str) -> Result<Option<Timer>> {
-        let (kind, key) = (kind.to_owned(), key.to_owned());
-        self.call(move |timers| timers.get(&kind, &key)).await
+        self.call_for(kind, key, Timers::get).await
     }
 
     /// Lists timers, as [`Timers::list`] does.
@@ -162,7 +190,7 @@ impl AsyncTimers {
     /// The errors of the database.
     pub async fn list(&self, filter: &Filter) -> Result<Vec<Timer>> {
         let filter = filter.clone();
-        self.call(move |timers| timers.list(&filter)).await
+        self.call(None, move |timers| timers.list(&filter)).await
     }
 
     /// Makes a dead timer wait again, as [`Timers::requeue`] does.
@@ -171,8 +199,8 @@ impl AsyncTimers {
     ///
     /// The errors of the database.
     pub async fn requeue(&self, kind: &str, key: &str, when: impl Into<When>) -> Result<bool> {
-        let (kind, key, when) = (kind.to_owned(), key.to_owned(), when.into());
-        self.call(move |timers| timers.requeue(&kind, &key, when)).await
+        let when = when.into();
+        self.call_for(kind, key, move |timers, kind, key| timers.requeue(kind, key, when)).await
     }
 
     /// Makes all dead timers of a kind wait again, as [`Timers::requeue_all`] does.
@@ -182,7 +210,7 @@ impl AsyncTimers {
     /// The errors of the database.
     pub async fn requeue_all(&self, kind: &str, when: impl Into<When>) -> Result<u64> {
         let (kind, when) = (kind.to_owned(), when.into());
-        self.call(move |timers| timers.requeue_all(&kind, when)).await
+        self.call(None, move |timers| timers.requeue_all(&kind, when)).await
     }
 
     /// Counts the timers of each kind, as [`Timers::counts`] does.
@@ -191,7 +219,7 @@ impl AsyncTimers {
     ///
     /// The errors of the database.
     pub async fn counts(&self) -> Result<Vec<KindCounts>> {
-        self.call(Timers::counts).await
+        self.call(None, Timers::counts).await
     }
 
     /// Returns the database's time.
@@ -200,7 +228,7 @@ impl AsyncTimers {
     ///
     /// The errors of the database.
     pub async fn now(&self) -> Result<SystemTime> {
-        self.call(Timers::now).await
+        self.call(None, Timers::now).await
     }
 
     /// Makes the workers of this process look for timers of a kind now, as [`Timers::tell`] does.

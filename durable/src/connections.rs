@@ -2,7 +2,7 @@
 //!
 //! A call takes a connection that is idle, or opens one if there are not too many. Otherwise it waits until another call
 //! gives one back. The parts of workers, and handlers in transactions, take connections in the same way and never wait, because
-//! there are few of them.
+//! there are few of them. What opens a store or starts a worker waits for room on the server as long as a call does.
 //!
 //! PostgreSQL's client waits with a tokio runtime of its own, which panics inside of another one. So where a runtime is in
 //! sight, and for futures, a call is a message to one of the pool's threads, which makes it, and answers. No thread is
@@ -30,6 +30,19 @@ const REFUSED: Duration = Duration::from_millis(50);
 pub(crate) struct Limits {
     pub(crate) max_connections: usize,
     pub(crate) timeout: Duration,
+}
+
+impl Limits {
+    pub(crate) fn too_many(self) -> Error {
+        let Limits { max_connections, timeout } = self;
+        Error::TooManyClients(
+            format!(
+                "all {max_connections} connections of these timers were in use for {timeout:?}: raise \
+                 `OpenOptions::max_connections`, or `acquire_timeout`"
+            )
+            .into(),
+        )
+    }
 }
 
 pub(crate) struct Connections {
@@ -139,7 +152,7 @@ impl Connections {
         match send(&self.threads, call)?.join_timeout(self.limits.timeout) {
             Ok(answered) => answer(answered),
             // It waits, if it can be taken back. Otherwise it has begun.
-            Err(call) if call.cancel() => Err(self.too_many()),
+            Err(call) if call.cancel() => Err(self.limits.too_many()),
             Err(call) => answer(call.join()),
         }
     }
@@ -202,7 +215,7 @@ impl Connections {
             }
             if now >= deadline {
                 drop(places);
-                return Err(refused.take().unwrap_or_else(|| self.too_many()));
+                return Err(refused.take().unwrap_or_else(|| self.limits.too_many()));
             }
             let until = next_try.map_or(deadline, |next| next.min(deadline));
             let waited = self.has_come_back.wait_timeout(places, until - now);
@@ -210,15 +223,17 @@ impl Connections {
         }
     }
 
-    pub(crate) fn too_many(&self) -> Error {
-        let Limits { max_connections, timeout } = self.limits;
-        Error::TooManyClients(
-            format!(
-                "all {max_connections} connections of these timers were in use for {timeout:?}: raise \
-                 `OpenOptions::max_connections`, or `acquire_timeout`"
-            )
-            .into(),
-        )
+    /// Does what opens connections beside those of calls, and waits for room on the server.
+    pub(crate) fn with_room<T>(&self, mut work: impl FnMut(&dyn Store) -> Result<T>) -> Result<T> {
+        let deadline = Instant::now() + self.limits.timeout;
+        loop {
+            let worked = work(&*self.store);
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() || !matches!(worked, Err(Error::TooManyClients(_))) {
+                return worked;
+            }
+            std::thread::sleep(REFUSED.min(left)); // nobody tells when another program closes a connection
+        }
     }
 
     /// Closes connections after [`IDLE`], on a thread that may wait.

@@ -3,6 +3,7 @@
 use std::error::Error as StdError;
 use std::fmt;
 
+use crate::sharded::ShardError;
 use crate::store::SCHEMA_VERSION;
 
 /// What any call of a store may return.
@@ -50,7 +51,7 @@ pub enum Error {
         next = *.0 + 1
     )]
     Unmigrated(i32),
-    /// A field of a timer, or a setting of a worker, is not possible.
+    /// A field of a timer, or a setting, is not possible. Or the schema of the tables was renamed, which its functions do not know.
     #[error("{0}")]
     Invalid(String),
     /// A worker has stopped by itself. [`WorkerBuilder::on_error`](crate::WorkerBuilder::on_error) is told so.
@@ -63,6 +64,10 @@ pub enum Error {
          claimed until one returns"
     )]
     Stuck(String),
+    /// Of several stores, which were opened with `Timers::sharded`, these have failed. A call over several has been made on the
+    /// others.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Shards(Vec<ShardError>),
     /// A payload is not the JSON of the type that was asked for, or a value has no JSON.
     #[cfg(feature = "serde")]
     #[error("the payload and its type do not fit: {0}")]
@@ -85,6 +90,26 @@ impl Error {
     #[cfg(feature = "serde")]
     pub(crate) fn json(error: serde_json::Error) -> Error {
         Error::Json(error.into())
+    }
+
+    /// Returns the same error, with texts in place of its causes.
+    pub(crate) fn copy(&self) -> Error {
+        let text = |cause: &(dyn StdError + Send + Sync + 'static)| with_causes(cause).into();
+        match self {
+            Error::Address(text) => Error::Address(text.clone()),
+            Error::Unreachable(cause) => Error::Unreachable(text(&**cause)),
+            Error::TooManyClients(cause) => Error::TooManyClients(text(&**cause)),
+            Error::Refused(cause) => Error::Refused(text(&**cause)),
+            Error::Busy => Error::Busy,
+            Error::Schema(oldest) => Error::Schema(*oldest),
+            Error::Unmigrated(version) => Error::Unmigrated(*version),
+            Error::Invalid(text) => Error::Invalid(text.clone()),
+            Error::Stopped(reason) => Error::Stopped(*reason),
+            Error::Stuck(kind) => Error::Stuck(kind.clone()),
+            Error::Shards(_) => Error::Invalid(self.to_string()),
+            #[cfg(feature = "serde")]
+            Error::Json(cause) => Error::Json(text(&**cause)),
+        }
     }
 
     /// Returns true if there was no connection, or it was lost. So another one may do.

@@ -48,7 +48,7 @@ impl Failure {
         Failure { reason: reason.to_string(), follow: Follow::Never }
     }
 
-    /// Sets when to try again, if an attempt is left.
+    /// Sets when to try again, if an attempt is left. With zero that is at once.
     #[must_use]
     pub fn retry_after(mut self, delay: Duration) -> Failure {
         self.follow = Follow::After(delay);
@@ -94,22 +94,25 @@ impl Default for Retry {
 }
 
 impl Retry {
-    /// The default, with another number of attempts in all. One: a failed timer is dead at once.
+    /// The default, with another number of attempts in all. One: a failed timer is dead at once. A worker with 0 does not start.
     #[must_use]
     pub fn attempts(attempts: u32) -> Retry {
-        Retry { attempts: attempts.max(1), ..Retry::default() }
+        Retry { attempts, ..Retry::default() }
     }
 
-    /// Sets the first gap and the longest, between which each gap is `factor` times the one before.
+    /// Sets the first gap and the longest, between which each gap is `factor` times the one before. A factor of less than 1 is
+    /// 1. A gap of zero is tried again at once.
     #[must_use]
     pub fn gaps(self, first: Duration, factor: f64, longest: Duration) -> Retry {
         Retry { first, factor: factor.max(1.0), longest, ..self }
     }
 
-    /// Sets by how much of itself a gap may be shortened: from 0 to 1.
+    /// Sets by how much of itself a gap may be shortened: from 0 to 1. Anything below, and what is no number, is 0,
+    /// and anything above is 1.
     #[must_use]
     pub fn jitter(self, share: f64) -> Retry {
-        Retry { jitter: share.clamp(0.0, 1.0), ..self }
+        let jitter = if share.is_nan() { 0.0 } else { share.clamp(0.0, 1.0) };
+        Retry { jitter, ..self }
     }
 
     pub(crate) fn max_attempts(&self) -> u32 {

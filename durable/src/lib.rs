@@ -297,6 +297,21 @@
 //! `PGOPTIONS='-c search_path=timers'`. The functions know their schema, so `timers.tickwheel_schedule(..)` works from any search
 //! path.
 //!
+//! The names of the functions' schema stand in their texts, because a search path for each call costs more. So after a plain
+//! `ALTER SCHEMA .. RENAME` they do not find the tables, and [`Timers::open`] says so. Stop the programs, do this in one transaction,
+//! and start them with the new name:
+//!
+//! ```sql
+//! -- To rename the schema
+//! ALTER SCHEMA timers RENAME TO clocks;
+//! DO $$ DECLARE function text; BEGIN
+//!     FOR function IN SELECT pg_get_functiondef(oid) FROM pg_proc
+//!         WHERE pronamespace = 'clocks'::regnamespace AND proname LIKE 'tickwheel\_%' LOOP
+//!         EXECUTE regexp_replace(function, '\mtimers(?=\.tickwheel_|'')', 'clocks', 'g');
+//!     END LOOP;
+//! END $$;
+//! ```
+//!
 //! `tickwheel_schema` has the version of the tables, and the oldest version of this crate's tables that may still work with
 //! them. So bring the tables up to date first, while the workers of the version before go on, and then the programs. A worker that
 //! is older than the oldest stops at its next claim or look. A migration waits for the transactions that have written timers, and
@@ -353,10 +368,89 @@
 //!
 //! All workers of a kind claim from one index, and each run costs some row versions that vacuum must clear. Two cores, for
 //! the server and the workers, did 42,000 to 52,000 runs a second with one, two and four workers (`benches/queues`). Before
-//! that is too little: batch what is scheduled ([`Timers::schedule_all`]), give a kind that floods a database of its own, or
-//! several databases by a hash of the key, each with its `Timers`. Partitioning the table by kind keeps each index small, but
-//! the unique constraint must contain the partition key, as it does. Beyond that take a broker's delayed delivery: RabbitMQ
-//! with a dead-letter queue, Pulsar's `deliverAfter`, SQS up to fifteen minutes. They
+//! that is too little: batch what is scheduled ([`Timers::schedule_all`]), or give a kind that floods a database of its own.
+//! Partitioning the table by kind keeps each index small, but the unique constraint must contain the partition key, as it does.
+//!
+//! Then spread the timers over several databases, with `Timers::sharded`:
+//!
+//! ```
+//! # #[cfg(feature = "postgres")]
+//! # fn with() -> tickwheel_durable::Result<()> {
+//! # use std::time::Duration;
+//! # use tickwheel::Scheduler;
+//! use tickwheel_durable::{NewTimer, Timers};
+//!
+//! let timers = Timers::sharded(["postgres://me@a.internal/timers", "postgres://me@b.internal/timers"])?;
+//! let worker = timers
+//!     .worker()
+//!     .handle("mail", |run| {
+//!         println!("{}", run.key());
+//!         Ok(())
+//!     })
+//!     .start(Scheduler::global())?;
+//! timers.schedule(&NewTimer::new("mail", "4711", Duration::from_secs(1800)))?; // on one of them
+//! # drop(worker);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Each timer is on one of them, its **home**, by a hash of its kind and key. The databases know nothing of each other.
+//!
+//! | call | what it does |
+//! | --- | --- |
+//! | by key | uses the home alone |
+//! | [`schedule_all`](Timers::schedule_all) | is one transaction on each database: all or none of its timers there |
+//! | [`list`](Timers::list), [`counts`](Timers::counts), [`requeue_all`](Timers::requeue_all) | uses all, at the same time. Lists are in one order, and pages leave out nothing; each database is asked for a whole page |
+//! | [`now`](Timers::now) | is the earliest of their times. A due time is by the clock of the timer's own database |
+//! | [`worker`](Timers::worker) | is a worker on each, with the same handlers, in one [`Worker`]. A handler in a transaction gets one of the timer's own database |
+//!
+//! **If one is away**, calls for its timers fail, and [`Error::Shards`] has its number, its place, and the reason. What is on
+//! the others runs on time, and calls by key for them work. A call over all is made on the others too, and fails with the
+//! names of those that have not done their part. [`Timers::shards`] has each database by itself, for a list of those that are
+//! there. A service and its workers start as long as one can be reached; one that does not answer at all holds up the start by
+//! `connect_timeout`. [`WorkerBuilder::on_error`] is told once, with its name. It is used when it is back.
+//!
+//! **The list** must have the same databases in the same order in all processes: the number counts, and not the address, so
+//! addresses may differ, and a database may move to another server. Have more databases than servers from the beginning, and move
+//! databases (with PostgreSQL's replication, or `pg_dump`) when you have more servers. That loses nothing and runs nothing twice, and
+//! needs nothing of this crate. Each costs a process two connections, and threads: three, and one to
+//! [`threads`](WorkerBuilder::threads) for each kind. [`OpenOptions::max_connections`] counts for each by itself.
+//!
+//! **If the list gets longer**, one of `n` timers has the new database as its home. Open it at the end of the list with
+//! `OpenOptions::search_all`: a call by key then looks for the timer on all of them, beginning at the home, and schedules it where
+//! it is. Workers run what is on their database, whoever put it there. All programs that schedule, reset or cancel must change to
+//! the longer list at the same time, because one with the shorter list does not look at the new database. Two that schedule the same
+//! key at the same moment, while the old timer ends elsewhere, may leave two. `timers.list(..)` tells what is not at home:
+//! `timer.shard != timers.home(&timer.kind, &timer.key)`. When nothing is, leave the option out. The list does not get shorter.
+//!
+//! **A transaction of yours** is on one database, and so is a timer that you schedule in it. If the orders are spread by the same hash,
+//! that is its home. If not, use `search_all`, or [`Timers::shards`] for calls about it. The same goes for a run of a series that
+//! has failed and become a timer of its own: it stays where the series is, and [`Timer::shard`] says where that is. Fencing
+//! numbers grow in each database by itself.
+//!
+//! The home is the number, from 0, with the highest SHA-256 of number, `/`, kind, `/` and key as UTF-8. Here it is in SQL and in Python,
+//! for three databases:
+//!
+//! ```sql
+//! SELECT shard FROM generate_series(0, 2) AS shard
+//! ORDER BY sha256(convert_to(shard || '/' || $1 || '/' || $2, 'UTF8')) DESC LIMIT 1;
+//! ```
+//!
+//! ```python
+//! max(range(3), key=lambda shard: hashlib.sha256(f"{shard}/{kind}/{key}".encode()).digest())
+//! ```
+//!
+//! | kind | key | of 2 | of 3 | of 8 |
+//! | --- | --- | --- | --- | --- |
+//! | `mail` | `1` | 0 | 0 | 6 |
+//! | `mail` | `2` | 1 | 1 | 3 |
+//! | `mail` | the empty text | 1 | 2 | 6 |
+//! | `cancel order` | `4711` | 1 | 2 | 3 |
+//! | `Zahlung` | `Käse/7` | 0 | 0 | 0 |
+//! | `a/b` | `c` | 1 | 2 | 6 |
+//!
+//! The page [`distributed`] compares this crate's statements with what Citus, `YugabyteDB` and `CockroachDB` document. Beyond that take a
+//! broker's delayed delivery: RabbitMQ with a dead-letter queue, Pulsar's `deliverAfter`, SQS up to fifteen minutes. They
 //! give up the cancel by key, the reset, and the common transaction.
 //!
 //! ## Another store
@@ -381,12 +475,15 @@ mod columns;
 mod connections;
 #[cfg(doc)]
 pub mod design;
+#[cfg(doc)]
+pub mod distributed;
 mod error;
 mod failure;
 mod handler;
 mod panics;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+mod sharded;
 mod sight;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
@@ -399,6 +496,7 @@ pub use asynchronous::AsyncTimers;
 pub use error::{Error, Result, StopReason};
 pub use failure::{Failure, HandlerResult, Retry};
 pub use handler::{Run, Work};
+pub use sharded::ShardError;
 pub use store::{
     AnyTransaction, Changed, Claim, Claimed, ClaimedTimer, Connection, Existing, Finish, Floor,
     HELD_BACK, Limits, Listener, Look, MOST_BYTES, News, Notices, Passed, Purpose, RunId,

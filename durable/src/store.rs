@@ -109,6 +109,11 @@ pub trait Table {
 
 /// A database that keeps timers.
 pub trait Store: Send + Sync + 'static {
+    /// Returns where it is, without a password, for the errors of one of several stores.
+    fn name(&self) -> String {
+        "a store without a name".to_owned()
+    }
+
     /// Opens a connection, for one thread at a time.
     ///
     /// # Errors
@@ -390,6 +395,25 @@ pub trait Connection: Table + Send {
     ///
     /// [`Error::Busy`](crate::Error::Busy) if another transaction holds the timer, and the errors of the database.
     fn start(&mut self, run: RunId, attempts: u32) -> Result<bool>;
+
+    /// Writes down the starts of several runs, as [`start`](Connection::start) does, each with how often its handler was called.
+    /// A run that is neither `changed` nor `busy` is not the caller's any more. By default each is written by itself.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the database.
+    fn start_all(&mut self, starts: &[(RunId, u32)]) -> Result<Changed> {
+        let mut started = Changed::default();
+        for (run, attempts) in starts {
+            match self.start(*run, *attempts) {
+                Ok(true) => started.changed.push(run.fence),
+                Ok(false) => {}
+                Err(crate::Error::Busy) => started.busy.push(run.fence),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(started)
+    }
 
     /// Makes leases last `lease` from now (STORE-3). It should not wait for timers that other transactions hold, because the
     /// leases of the others would end in the meantime.

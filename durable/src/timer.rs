@@ -120,13 +120,13 @@ impl NewTimer {
         self
     }
 
-    /// Sets after how many failed attempts it is dead.
+    /// Sets after how many failed attempts it is dead. A timer with 0 is refused when it is scheduled.
     pub fn max_attempts(mut self, attempts: u32) -> NewTimer {
         self.max_attempts = Some(attempts);
         self
     }
 
-    /// Sets how long one run may take.
+    /// Sets how long one run may take. A timer with less than a millisecond is refused when it is scheduled.
     pub fn time_limit(mut self, limit: Duration) -> NewTimer {
         self.time_limit = Some(limit);
         self
@@ -160,7 +160,8 @@ impl NewTimer {
     }
 }
 
-const MILLISECOND: Duration = Duration::from_millis(1);
+/// The shortest period and time limit.
+pub(crate) const MILLISECOND: Duration = Duration::from_millis(1);
 
 /// Where a timer is between its schedule and its end. One that has ended is not in the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -222,6 +223,8 @@ pub struct Timer {
     pub owner: Option<String>,
     /// Why the last attempt failed.
     pub error: Option<String>,
+    /// Which of several stores it is on, by their order in `Timers::sharded`. Zero if there is one alone.
+    pub shard: usize,
 }
 
 impl Timer {
@@ -242,6 +245,7 @@ impl Timer {
             fence: 0,
             owner: None,
             error: None,
+            shard: 0,
         }
     }
 
@@ -337,7 +341,7 @@ impl Filter {
         self
     }
 
-    /// Lists no more than so many.
+    /// Lists no more than so many. With 0 there are none.
     #[must_use]
     pub fn limit(mut self, limit: u32) -> Filter {
         self.limit = limit;

@@ -1,12 +1,13 @@
-//! [`Timers`]: a store that was opened, and the workers of this process; and how it is opened: [`OpenOptions`].
+//! [`Timers`]: a store that was opened, or several, and the workers of this process; and how they are opened: [`OpenOptions`].
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 
 use crate::asynchronous::AsyncTimers;
-use crate::connections::{Connections, Limits, threads_for, where_it_may_wait};
+use crate::connections::{Connections, Limits, answer, send, threads_for, where_it_may_wait};
 use crate::error::{Error, Result};
+use crate::sharded::{self, Place, Prepare, Prepared, all, merged, part_of, summed};
 use crate::sight;
 use crate::store::{Connection, Existing, Purpose, Store};
 use crate::timer::{Filter, KindCounts, NewTimer, Scheduled, State, Timer, When};
@@ -30,6 +31,7 @@ use tickwheel::pool::ScheduledThreadPool;
 #[must_use = "it does nothing until a store is opened"]
 pub struct OpenOptions {
     limits: Limits,
+    searches_all: bool,
 }
 
 impl Default for OpenOptions {
@@ -42,27 +44,32 @@ impl OpenOptions {
     /// The options of [`Timers::open`].
     pub fn new() -> OpenOptions {
         let timeout = Duration::from_secs(10);
-        OpenOptions { limits: Limits { max_connections: 10, timeout } }
+        OpenOptions { limits: Limits { max_connections: 10, timeout }, searches_all: false }
     }
 
-    /// Sets how many connections the calls of [`Timers`] and [`AsyncTimers`] may have at the same time, at least one. By
-    /// default 10, which is enough for thousands of calls a second. Further calls wait.
+    /// Sets how many connections the calls of [`Timers`] and [`AsyncTimers`] may have at the same time. By default 10, which is
+    /// enough for thousands of calls a second. Further calls wait. With 0, no store is opened ([`Error::Invalid`]).
     ///
     /// Workers have a few of their own: two each, one more while they write outcomes or starts, and one for each handler that is
     /// in a transaction. What is idle for ten seconds is closed.
     pub fn max_connections(mut self, connections: usize) -> OpenOptions {
-        self.limits.max_connections = connections.max(1);
+        self.limits.max_connections = connections;
         self
     }
 
     /// Sets how long a call waits for a connection, if all are in use, or if the server has no room for another one. By default
-    /// ten seconds. Then it fails with [`Error::TooManyClients`].
+    /// ten seconds, and at most a day. Then it fails with [`Error::TooManyClients`]. With zero, it does not wait. What opens the
+    /// store, and [`WorkerBuilder::start`], wait as long for room on the server.
     pub fn acquire_timeout(mut self, timeout: Duration) -> OpenOptions {
         self.limits.timeout = timeout.min(LONGEST);
         self
     }
 
     pub(crate) fn threads(self) -> Result<ScheduledThreadPool> {
+        if self.limits.max_connections == 0 {
+            let problem = "`max_connections` is 0, so no call could be made: give 1 or more";
+            return Err(Error::Invalid(problem.to_owned()));
+        }
         threads_for(self.limits)
     }
 
@@ -72,7 +79,7 @@ impl OpenOptions {
     ///
     /// As [`Timers::open`].
     pub fn open(self, address: &str) -> Result<Timers> {
-        self.opened(store_at(address)?, Store::migrate)
+        self.opened(vec![store_at(address)?], Store::migrate)
     }
 
     /// Opens a store by its address, as [`Timers::open_unmigrated`] does.
@@ -81,7 +88,7 @@ impl OpenOptions {
     ///
     /// As [`Timers::open_unmigrated`].
     pub fn open_unmigrated(self, address: &str) -> Result<Timers> {
-        self.opened(store_at(address)?, Store::check)
+        self.opened(vec![store_at(address)?], Store::check)
     }
 
     /// Opens a store that was built by hand, or one of your own.
@@ -90,7 +97,7 @@ impl OpenOptions {
     ///
     /// As [`Timers::open`].
     pub fn with_store(self, store: impl Store) -> Result<Timers> {
-        self.opened(Box::new(store), Store::migrate)
+        self.opened(vec![Box::new(store)], Store::migrate)
     }
 
     /// Opens a store that was built by hand, as [`Timers::with_unmigrated_store`] does.
@@ -99,37 +106,116 @@ impl OpenOptions {
     ///
     /// As [`Timers::open_unmigrated`].
     pub fn with_unmigrated_store(self, store: impl Store) -> Result<Timers> {
-        self.opened(Box::new(store), Store::check)
+        self.opened(vec![Box::new(store)], Store::check)
     }
 
-    fn opened(
-        self,
-        store: Box<dyn Store>,
-        prepare: impl FnOnce(&dyn Store) -> Result<()> + Send + 'static,
-    ) -> Result<Timers> {
-        let threads = self.threads()?;
-        let store = where_it_may_wait(&threads, move || prepare(&*store).map(|()| store))?;
-        let connections = Connections::new(store, self.limits, threads);
-        let shared = Opened { connections: Arc::new(connections), workers: Mutex::default() };
-        Ok(Timers { shared: Arc::new(shared) })
+    /// Opens several stores by their addresses, as [`Timers::sharded`] does.
+    ///
+    /// # Errors
+    ///
+    /// As [`Timers::sharded`].
+    #[cfg(feature = "postgres")]
+    pub fn sharded<A: AsRef<str>>(self, addresses: impl IntoIterator<Item = A>) -> Result<Timers> {
+        self.opened(stores_at(addresses)?, Store::migrate)
     }
+
+    /// Opens several stores by their addresses, and creates and changes no tables, as [`Timers::open_unmigrated`] does.
+    ///
+    /// # Errors
+    ///
+    /// As [`Timers::sharded`], and [`Error::Unmigrated`] for each that lacks something.
+    #[cfg(feature = "postgres")]
+    pub fn sharded_unmigrated<A: AsRef<str>>(
+        self,
+        addresses: impl IntoIterator<Item = A>,
+    ) -> Result<Timers> {
+        self.opened(stores_at(addresses)?, Store::check)
+    }
+
+    /// Opens several stores that were built by hand, as [`Timers::sharded`] does.
+    ///
+    /// # Errors
+    ///
+    /// As [`Timers::sharded`].
+    #[cfg(feature = "postgres")]
+    pub fn with_stores(self, stores: Vec<Box<dyn Store>>) -> Result<Timers> {
+        self.opened(stores, Store::migrate)
+    }
+
+    /// Makes calls by key on several stores ask the others too if the timer is not on its home, and schedule it where it is.
+    ///
+    /// For timers that a transaction of yours puts on a store of its choice, and when the list of stores has become longer. It costs
+    /// a question to each store for each timer that is not at its home, also before it is scheduled. If one of the stores is
+    /// away, such a call fails, because the timer may be there.
+    #[cfg(feature = "postgres")]
+    pub fn search_all(mut self) -> OpenOptions {
+        self.searches_all = true;
+        self
+    }
+
+    /// Makes no connection but to prepare the stores. One of several may be away, and is prepared later (SHARD-5).
+    fn opened(self, stores: Vec<Box<dyn Store>>, prepare: Prepare) -> Result<Timers> {
+        let is_alone = stores.len() == 1;
+        let opened = stores.into_iter().enumerate().map(|(number, store)| {
+            let place = (!is_alone).then(|| Place { number, name: store.name() });
+            let store = Box::new(Prepared::new(store, prepare));
+            let connections = Arc::new(Connections::new(store, self.limits, self.threads()?));
+            Ok(Arc::new(Opened { place, connections, workers: Mutex::default() }))
+        });
+        let timers = Timers::of(opened.collect::<Result<_>>()?, self.searches_all)?;
+        some(timers.on_each_with_room(Store::migrate))?;
+        Ok(timers)
+    }
+}
+
+/// Returns what those have answered that can be reached. It is an error if none can be, or one has something else to say.
+pub(crate) fn some<T>(answers: Vec<Result<T>>) -> Result<Vec<Option<T>>> {
+    let is_away = |answer: &Result<T>| match answer {
+        Err(Error::Shards(of)) => of.iter().all(|one| one.error.is_of_the_connection()),
+        _ => false,
+    };
+    if answers.iter().all(is_away) {
+        return all(answers).map(|answers| answers.into_iter().map(Some).collect());
+    }
+    let answers = answers.into_iter();
+    all(answers.map(|answer| if is_away(&answer) { Ok(None) } else { answer.map(Some) }))
 }
 
 /// The longest wait for a connection: a day.
 const LONGEST: Duration = Duration::from_secs(86_400);
 
-/// A store of timers. A clone is a handle of the same one.
+/// A store of timers, or several, each with a part of them ([`sharded`](Timers::sharded)). A clone is a handle of the same one.
 #[derive(Clone)]
 pub struct Timers {
-    shared: Arc<Opened>,
+    shared: Arc<Stores>,
 }
 
-struct Opened {
+struct Stores {
+    /// At least one, in the order of their numbers.
+    all: Vec<Arc<Opened>>,
+    searches_all: bool,
+    /// The threads for calls that are made on all.
+    threads: ScheduledThreadPool,
+}
+
+/// A store that was opened.
+pub(crate) struct Opened {
+    /// `None`: it is alone.
+    place: Option<Place>,
     connections: Arc<Connections>,
     workers: Mutex<Vec<Weak<Shared>>>,
 }
 
 impl Timers {
+    fn of(all: Vec<Arc<Opened>>, searches_all: bool) -> Result<Timers> {
+        let threads = match &all[..] {
+            [] => return Err(Error::Address("there is no address".to_owned())),
+            [one] => one.connections.threads().clone(),
+            [one, ..] => threads_for(one.connections.limits())?,
+        };
+        Ok(Timers { shared: Arc::new(Stores { all, searches_all, threads }) })
+    }
+
     /// Opens a store, and creates its tables if they are not there: `sqlite:path`, `sqlite::memory:`,
     /// `postgres://user:password@host/database`, or through a socket `postgres://user@%2Frun%2Fpostgresql/database`.
     ///
@@ -169,6 +255,49 @@ impl Timers {
         OpenOptions::new().with_unmigrated_store(store)
     }
 
+    /// Opens several databases, over which the timers are spread: each has the timers whose home it is, by a hash of kind and
+    /// key. See [When one PostgreSQL is not enough](crate#when-one-postgresql-is-not-enough).
+    ///
+    /// All processes must give the same databases in the same order. The addresses may differ and change, because only the order
+    /// and the number count.
+    ///
+    /// It succeeds if one of them can be reached. The others are used as soon as they can be reached, and until then calls for
+    /// them fail, and the worker's [`on_error`](WorkerBuilder::on_error) is told.
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    /// use tickwheel_durable::{NewTimer, Timers};
+    ///
+    /// let timers = Timers::sharded(["postgres://me@a.internal/timers", "postgres://me@b.internal/timers"])?;
+    /// timers.schedule(&NewTimer::new("mail", "4711", Duration::from_secs(1800)))?; // on one of them
+    /// timers.cancel("mail", "4711")?; // on the same
+    /// # Ok::<(), tickwheel_durable::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Address`] as for [`open`](Timers::open), and [`Error::Shards`] if none can be reached, or if the tables of one do not
+    /// fit. It names the databases.
+    #[cfg(feature = "postgres")]
+    pub fn sharded<A: AsRef<str>>(addresses: impl IntoIterator<Item = A>) -> Result<Timers> {
+        OpenOptions::new().sharded(addresses)
+    }
+
+    /// Returns each store by itself, in the order of their numbers, for calls that are to use this one alone.
+    pub fn shards(&self) -> Vec<Timers> {
+        let of = |one: &Arc<Opened>| {
+            let threads = one.connections.threads().clone();
+            let all = vec![Arc::clone(one)];
+            Timers { shared: Arc::new(Stores { all, searches_all: false, threads }) }
+        };
+        self.shared.all.iter().map(of).collect()
+    }
+
+    /// Returns the number of the store that is the home of a timer, in the order of [`shards`](Timers::shards).
+    pub fn home(&self, kind: &str, key: &str) -> usize {
+        sharded::home(self.shared.all.len(), kind, key)
+    }
+
     /// Returns the same calls as futures, for any runtime.
     pub fn asynchronous(&self) -> AsyncTimers {
         AsyncTimers::new(self.clone())
@@ -181,11 +310,7 @@ impl Timers {
     ///
     /// [`Error::Invalid`] if the timer cannot be stored, and the errors of the database.
     pub fn schedule(&self, timer: &NewTimer) -> Result<Scheduled> {
-        let scheduled = self.schedule_with(vec![timer.clone()], Existing::Replace)?;
-        scheduled
-            .into_iter()
-            .flatten()
-            .next()
+        self.schedule_one(timer, Existing::Replace)?
             .ok_or_else(|| Error::refused("the timer was not put in"))
     }
 
@@ -195,21 +320,225 @@ impl Timers {
     ///
     /// As [`schedule`](Timers::schedule).
     pub fn schedule_if_absent(&self, timer: &NewTimer) -> Result<Option<Scheduled>> {
-        let scheduled = self.schedule_with(vec![timer.clone()], Existing::Keep)?;
+        self.schedule_one(timer, Existing::Keep)
+    }
+
+    fn schedule_one(&self, timer: &NewTimer, existing: Existing) -> Result<Option<Scheduled>> {
+        let store = self.store_of(&timer.kind, &timer.key)?;
+        let scheduled = store.schedule(vec![timer.clone()], existing)?;
         Ok(scheduled.into_iter().flatten().next())
     }
 
-    /// Schedules many timers in one transaction, which costs a fraction of one call for each.
+    /// Schedules many timers in one transaction, which costs a fraction of one call for each. With several stores it is one
+    /// transaction on each.
     ///
     /// # Errors
     ///
-    /// As [`schedule`](Timers::schedule). Then none of them is scheduled.
+    /// As [`schedule`](Timers::schedule). Then none of them is scheduled. With several stores, those of the stores are not scheduled
+    /// that [`Error::Shards`] names, and the others are. Which these are, [`home`](Timers::home) tells. To schedule all again
+    /// replaces them.
     pub fn schedule_all(&self, timers: &[NewTimer]) -> Result<Vec<Scheduled>> {
-        let scheduled = self.schedule_with(timers.to_vec(), Existing::Replace)?;
-        Ok(scheduled.into_iter().flatten().collect())
+        if let [one] = &self.shared.all[..] {
+            return Ok(one
+                .schedule(timers.to_vec(), Existing::Replace)?
+                .into_iter()
+                .flatten()
+                .collect());
+        }
+        timers.iter().try_for_each(NewTimer::check)?;
+        let mut parts: Vec<(Vec<usize>, Vec<NewTimer>)> =
+            vec![Default::default(); self.shared.all.len()];
+        for (index, timer) in timers.iter().enumerate() {
+            let part = &mut parts[self.store_of(&timer.kind, &timer.key)?.number()];
+            part.0.push(index);
+            part.1.push(timer.clone());
+        }
+        let (places, parts): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
+        let parts = Arc::new(parts);
+        // A store that has no part is not asked, because it may be away.
+        let stores = self.shared.all.iter().filter(|store| !parts[store.number()].is_empty());
+        let scheduled = on_each_of(&stores.collect::<Vec<_>>(), {
+            let parts = Arc::clone(&parts);
+            move |store| store.schedule(parts[store.number()].clone(), Existing::Replace)
+        });
+        let scheduled = all(scheduled)?.into_iter().flatten();
+        let mut in_order: Vec<_> = places.into_iter().flatten().zip(scheduled).collect();
+        in_order.sort_unstable_by_key(|(place, _)| *place);
+        Ok(in_order.into_iter().filter_map(|(_, scheduled)| scheduled).collect())
     }
 
-    fn schedule_with(
+    /// Moves a timer that waits to another time. Returns false if it is not there, runs, or is dead.
+    ///
+    /// A timer that waits for another attempt begins anew: all its attempts are before it again.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the database.
+    pub fn reset(&self, kind: &str, key: &str, when: impl Into<When>) -> Result<bool> {
+        let (store, when) = (self.store_of(kind, key)?, when.into());
+        let due =
+            store.with_name(kind, key, move |table, kind, key| table.reset(kind, key, when))?;
+        due.into_iter().for_each(|due| store.expect(kind, due));
+        Ok(due.is_some())
+    }
+
+    /// Removes a timer. Returns the state that it had, or `None` if it is not there.
+    ///
+    /// One that was [`Waiting`](State::Waiting) never starts. If it was [`Running`](State::Running), a worker has it: the
+    /// handler runs, or is about to, and nothing follows it.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the database.
+    pub fn cancel(&self, kind: &str, key: &str) -> Result<Option<State>> {
+        let store = self.store_of(kind, key)?;
+        store.with_name(kind, key, |table, kind, key| table.cancel(kind, key))
+    }
+
+    /// Returns a timer, or `None` if it is not there, because it is done, was cancelled, or never was.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the database.
+    pub fn get(&self, kind: &str, key: &str) -> Result<Option<Timer>> {
+        self.store_of(kind, key)?.get(kind, key)
+    }
+
+    /// Lists timers by kind, then by the time at which they wake, with dead ones last.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the database.
+    pub fn list(&self, filter: &Filter) -> Result<Vec<Timer>> {
+        let (filter, limit) = (filter.clone(), filter.limit);
+        let mut lists = all(self.on_each(move |store| store.list(&filter)))?;
+        Ok(if lists.len() == 1 { lists.swap_remove(0) } else { merged(lists, limit) })
+    }
+
+    /// Makes a dead timer wait again, with all its attempts before it. Returns false if it is not there, or not dead.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the database.
+    pub fn requeue(&self, kind: &str, key: &str, when: impl Into<When>) -> Result<bool> {
+        Ok(self.store_of(kind, key)?.requeue(kind, Some(key), when.into())? > 0)
+    }
+
+    /// Makes all dead timers of a kind wait again. Returns how many there were.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the database. With several stores, those that [`Error::Shards`] does not name have done it.
+    pub fn requeue_all(&self, kind: &str, when: impl Into<When>) -> Result<u64> {
+        let (kind, when) = (kind.to_owned(), when.into());
+        let counts = self.on_each(move |store| store.requeue(&kind, None, when));
+        Ok(all(counts)?.into_iter().sum())
+    }
+
+    /// Counts the timers of each kind, by state, and tells how far behind their workers are. With the feature `metrics`
+    /// it also sets the gauges `tickwheel_durable_timers` and `tickwheel_durable_lag_seconds`.
+    ///
+    /// It reads the whole table, a third of a second for a million timers, so ask once a minute rather than once a second. Whether
+    /// any are dead is told by [`list`](Timers::list) with [`Filter::state`], which reads an index.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the database.
+    pub fn counts(&self) -> Result<Vec<KindCounts>> {
+        let counts =
+            summed(all(self.on_each(|store| store.with(|connection| connection.counts())))?);
+        sight::counted(&counts);
+        Ok(counts)
+    }
+
+    /// Returns the database's time, by which all timers go. Of several stores it is the earliest, so a timer that is due by this time
+    /// is due wherever it is.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the database.
+    pub fn now(&self) -> Result<SystemTime> {
+        let times = all(self.on_each(|store| store.with(|connection| connection.now())))?;
+        times.into_iter().min().ok_or_else(|| Error::Invalid("there is no store".to_owned()))
+    }
+
+    /// Returns a builder of a worker, which runs timers when they are due.
+    pub fn worker(&self) -> WorkerBuilder {
+        WorkerBuilder::new(self.clone())
+    }
+
+    /// Makes the workers of this process that have this kind look for its timers now. Call it after a transaction of your
+    /// own in SQLite. PostgreSQL tells workers itself.
+    pub fn tell(&self, kind: &str) {
+        self.shared.all.iter().for_each(|store| store.tell(kind));
+    }
+
+    /// Returns the store that has a timer, or its home (SHARD-2).
+    fn store_of(&self, kind: &str, key: &str) -> Result<&Opened> {
+        let home = &self.shared.all[self.home(kind, key)];
+        if self.shared.searches_all {
+            let others = self.shared.all.iter().filter(|other| !Arc::ptr_eq(other, home));
+            for store in [home].into_iter().chain(others) {
+                if store.get(kind, key)?.is_some() {
+                    return Ok(store);
+                }
+            }
+        }
+        Ok(home)
+    }
+
+    pub(crate) fn stores(&self) -> &[Arc<Opened>] {
+        &self.shared.all
+    }
+
+    /// Returns the threads for a call by this kind and key, or for one over all stores.
+    pub(crate) fn threads_of(&self, name: Option<(&str, &str)>) -> (&ScheduledThreadPool, Limits) {
+        let (stores, name) = (&*self.shared, name.filter(|_| !self.shared.searches_all));
+        let home = &stores.all[name.map_or(0, |(kind, key)| self.home(kind, key))].connections;
+        (if name.is_some() { home.threads() } else { &stores.threads }, home.limits())
+    }
+
+    /// Does what opens connections beside those of calls on each store, and waits for room on its server.
+    pub(crate) fn on_each_with_room<T: Send + 'static>(
+        &self,
+        work: impl Fn(&dyn Store) -> Result<T> + Clone + Send + 'static,
+    ) -> Vec<Result<T>> {
+        self.on_each(move |store| {
+            let (work, own) = (work.clone(), Arc::clone(&store));
+            let done = where_it_may_wait(store.connections.threads(), move || {
+                own.connections.with_room(work)
+            });
+            done.map_err(|error| store.named(error))
+        })
+    }
+
+    /// Makes a call on each store (SHARD-3).
+    fn on_each<T: Send + 'static>(
+        &self,
+        call: impl Fn(Arc<Opened>) -> Result<T> + Clone + Send + 'static,
+    ) -> Vec<Result<T>> {
+        on_each_of(&self.shared.all.iter().collect::<Vec<_>>(), call)
+    }
+}
+
+/// Makes a call on some stores. If they are several, each is on a thread of its store, at the same time.
+fn on_each_of<T: Send + 'static>(
+    stores: &[&Arc<Opened>],
+    call: impl Fn(Arc<Opened>) -> Result<T> + Clone + Send + 'static,
+) -> Vec<Result<T>> {
+    if let [one] = stores {
+        return vec![call(Arc::clone(one))];
+    }
+    let send_to = |store: &&Arc<Opened>| {
+        let (call, own) = (call.clone(), Arc::clone(store));
+        send(store.connections.threads(), move || call(own))
+    };
+    let sent: Vec<_> = stores.iter().map(send_to).collect();
+    sent.into_iter().map(|sent| answer(sent?.join())).collect()
+}
+
+impl Opened {
+    fn schedule(
         &self,
         timers: Vec<NewTimer>,
         existing: Existing,
@@ -230,109 +559,26 @@ impl Timers {
         Ok(scheduled)
     }
 
-    /// Moves a timer that waits to another time. Returns false if it is not there, runs, or is dead.
-    ///
-    /// A timer that waits for another attempt begins anew: all its attempts are before it again.
-    ///
-    /// # Errors
-    ///
-    /// The errors of the database.
-    pub fn reset(&self, kind: &str, key: &str, when: impl Into<When>) -> Result<bool> {
-        let when = when.into();
-        let due =
-            self.with_name(kind, key, move |table, kind, key| table.reset(kind, key, when))?;
-        due.into_iter().for_each(|due| self.expect(kind, due));
-        Ok(due.is_some())
+    fn get(&self, kind: &str, key: &str) -> Result<Option<Timer>> {
+        let found = self.with_name(kind, key, |table, kind, key| table.get(kind, key))?;
+        Ok(found.map(|timer| Timer { shard: self.number(), ..timer }))
     }
 
-    /// Removes a timer. Returns the state that it had, or `None` if it is not there.
-    ///
-    /// One that was [`Waiting`](State::Waiting) never starts. If it was [`Running`](State::Running), a worker has it: the
-    /// handler runs, or is about to, and nothing follows it.
-    ///
-    /// # Errors
-    ///
-    /// The errors of the database.
-    pub fn cancel(&self, kind: &str, key: &str) -> Result<Option<State>> {
-        self.with_name(kind, key, |table, kind, key| table.cancel(kind, key))
+    fn list(&self, filter: &Filter) -> Result<Vec<Timer>> {
+        let part = part_of(filter, self.number());
+        let mut timers = self.with(move |table| table.list(&part))?;
+        timers.iter_mut().for_each(|timer| timer.shard = self.number());
+        Ok(timers)
     }
 
-    /// Returns a timer, or `None` if it is not there, because it is done, was cancelled, or never was.
-    ///
-    /// # Errors
-    ///
-    /// The errors of the database.
-    pub fn get(&self, kind: &str, key: &str) -> Result<Option<Timer>> {
-        self.with_name(kind, key, |table, kind, key| table.get(kind, key))
-    }
-
-    /// Lists timers by kind, then by the time at which they wake, with dead ones last.
-    ///
-    /// # Errors
-    ///
-    /// The errors of the database.
-    pub fn list(&self, filter: &Filter) -> Result<Vec<Timer>> {
-        let filter = filter.clone();
-        self.with(move |table| table.list(&filter))
-    }
-
-    /// Makes a dead timer wait again, with all its attempts before it. Returns false if it is not there, or not dead.
-    ///
-    /// # Errors
-    ///
-    /// The errors of the database.
-    pub fn requeue(&self, kind: &str, key: &str, when: impl Into<When>) -> Result<bool> {
-        let when = when.into();
-        let count = self
-            .with_name(kind, key, move |table, kind, key| table.requeue(kind, Some(key), when))?;
-        self.tell(kind);
-        Ok(count > 0)
-    }
-
-    /// Makes all dead timers of a kind wait again. Returns how many there were.
-    ///
-    /// # Errors
-    ///
-    /// The errors of the database.
-    pub fn requeue_all(&self, kind: &str, when: impl Into<When>) -> Result<u64> {
-        let when = when.into();
-        let count =
-            self.with_name(kind, "", move |table, kind, _| table.requeue(kind, None, when))?;
+    fn requeue(&self, kind: &str, key: Option<&str>, when: When) -> Result<u64> {
+        let (of, key) = (kind.to_owned(), key.map(str::to_owned));
+        let count = self.with(move |table| table.requeue(&of, key.as_deref(), when))?;
         self.tell(kind);
         Ok(count)
     }
 
-    /// Counts the timers of each kind, by state, and tells how far behind their workers are. With the feature `metrics`
-    /// it also sets the gauges `tickwheel_durable_timers` and `tickwheel_durable_lag_seconds`.
-    ///
-    /// It reads the whole table, so ask once a minute rather than once a second.
-    ///
-    /// # Errors
-    ///
-    /// The errors of the database.
-    pub fn counts(&self) -> Result<Vec<KindCounts>> {
-        let counts = self.with(|connection| connection.counts())?;
-        sight::counted(&counts);
-        Ok(counts)
-    }
-
-    /// Returns the database's time, by which all timers go.
-    ///
-    /// # Errors
-    ///
-    /// The errors of the database.
-    pub fn now(&self) -> Result<SystemTime> {
-        self.with(|connection| connection.now())
-    }
-
-    /// Returns a builder of a worker, which runs timers when they are due.
-    pub fn worker(&self) -> WorkerBuilder {
-        WorkerBuilder::new(self.clone())
-    }
-
-    /// Makes the workers of this process that have this kind look for its timers now. Call it after a transaction of your
-    /// own in SQLite. PostgreSQL tells workers itself.
-    pub fn tell(&self, kind: &str) {
+    fn tell(&self, kind: &str) {
         self.each_worker(|worker| {
             if worker.kind_named(kind).is_some() {
                 worker.look_now();
@@ -347,22 +593,34 @@ impl Timers {
     }
 
     pub(crate) fn each_worker(&self, f: impl Fn(&Shared)) {
-        let workers = self.shared.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        let workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
         workers.iter().filter_map(Weak::upgrade).for_each(|worker| f(&worker));
     }
 
     pub(crate) fn add(&self, worker: &Arc<Shared>) {
-        let mut workers = self.shared.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
         workers.retain(|worker| worker.strong_count() > 0);
         workers.push(Arc::downgrade(worker));
     }
 
     pub(crate) fn store(&self) -> &dyn Store {
-        self.shared.connections.store()
+        self.connections.store()
     }
 
-    pub(crate) fn connections(&self) -> &Arc<Connections> {
-        &self.shared.connections
+    pub(crate) fn number(&self) -> usize {
+        self.place.as_ref().map_or(0, |place| place.number)
+    }
+
+    pub(crate) fn place(&self) -> Option<&Place> {
+        self.place.as_ref()
+    }
+
+    /// Names this store in an error of it, if it is not alone.
+    pub(crate) fn named(&self, error: Error) -> Error {
+        match &self.place {
+            Some(place) => place.named(error),
+            None => error,
+        }
     }
 
     /// Returns this connection if it is still open, and otherwise a new one.
@@ -379,7 +637,7 @@ impl Timers {
         &self,
         work: impl FnOnce(&mut dyn Connection) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        self.shared.connections.call(work)
+        self.connections.call(work).map_err(|error| self.named(error))
     }
 
     /// Lends a connection for a call that names a timer.
@@ -399,8 +657,13 @@ impl Timers {
         purpose: Purpose,
         work: impl FnOnce(&mut dyn Connection) -> Result<T>,
     ) -> Result<T> {
-        self.shared.connections.lend(purpose, work)
+        self.connections.lend(purpose, work)
     }
+}
+
+#[cfg(feature = "postgres")]
+fn stores_at<A: AsRef<str>>(addresses: impl IntoIterator<Item = A>) -> Result<Vec<Box<dyn Store>>> {
+    addresses.into_iter().map(|address| store_at(address.as_ref())).collect()
 }
 
 /// Returns the store of an address.

@@ -347,6 +347,19 @@ fn starts_are_counted_and_claims_are_not(database: &Database<'_>) {
     let timer = connection.get("mail", "1").expect("no error").expect("there");
     assert_eq!((timer.state, timer.attempts), (State::Waiting, 3));
     assert!(!connection.start(id(&last, 0), 4).expect("no error"), "it is nobody's");
+    // Many at once are as each by itself.
+    connection.schedule(&[mail("2", NOW), mail("3", NOW)], Existing::Replace).expect("scheduled");
+    let claimed = claim(&mut *connection, 9);
+    let mut starts: Vec<_> = (0..3).map(|n| (id(&claimed, n), n as u32 + 4)).collect();
+    starts.push((id(&last, 0), 99));
+    let mut started = connection.start_all(&starts).expect("no error");
+    started.changed.sort_unstable();
+    assert_eq!(started.changed, [0, 1, 2].map(|n| id(&claimed, n).fence));
+    assert!(started.busy.is_empty());
+    for (n, key) in keys(&claimed).into_iter().enumerate() {
+        let timer = connection.get("mail", key).expect("no error").expect("there");
+        assert_eq!(timer.attempts, n as u32 + 4, "{key}");
+    }
 }
 
 fn a_suspected_timer_is_claimed_by_itself(database: &Database<'_>) {

@@ -4,7 +4,7 @@
 use std::str::FromStr;
 
 use postgres::Config;
-use postgres::config::SslMode;
+use postgres::config::{Host, SslMode};
 
 use super::PATIENCE;
 use crate::error::{Error, Result, with_causes};
@@ -14,6 +14,8 @@ const SETTINGS: &str =
     "-c lock_timeout=10s -c jit=off -c default_transaction_isolation=read\\ committed";
 
 pub(super) struct Address {
+    /// Hosts, ports and the database, for errors.
+    pub(super) name: String,
     pub(super) config: Config,
     /// The same, for the other client.
     #[cfg(feature = "tokio-postgres")]
@@ -74,6 +76,7 @@ impl Address {
         let tokio = configured!(tokio_postgres::Config, address, mode, is_pooled);
         let mode = mode.map(|mode| mode.trim_start_matches("verify-").to_owned());
         Ok(Address {
+            name: name_of(&config),
             config,
             #[cfg(feature = "tokio-postgres")]
             tokio,
@@ -82,6 +85,21 @@ impl Address {
             verify: Verify { mode, root },
         })
     }
+}
+
+fn name_of(config: &Config) -> String {
+    let ports = config.get_ports();
+    let hosts = config.get_hosts().iter().enumerate().map(|(number, host)| {
+        let host = match host {
+            Host::Tcp(name) => name.clone(),
+            #[cfg(unix)]
+            Host::Unix(folder) => folder.display().to_string(),
+        };
+        let port = ports.get(number).or(ports.first()).map(|port| format!(":{port}"));
+        host + &port.unwrap_or_default()
+    });
+    let database = config.get_dbname().or(config.get_user()).unwrap_or_default();
+    format!("{}/{database}", hosts.collect::<Vec<_>>().join(","))
 }
 
 /// Returns the address without a parameter that has such a value, and the value.
@@ -172,6 +190,9 @@ mod tests {
         let address = address.expect("an address");
         assert!(address.is_pooled && address.config.get_options().is_none());
         assert_eq!(address.config.get_ssl_mode(), SslMode::Require);
+        assert_eq!(address.name, "host:5432/shop");
+        let secret = Address::parse("postgres://me:secret@a:5433,b:5434/shop").expect("an address");
+        assert_eq!(secret.name, "a:5433,b:5434/shop");
         assert_eq!(address.verify.mode.as_deref(), Some("full"));
         let plain = Address::parse("postgres://me@host/shop?sslmode=require").expect("an address");
         assert_eq!((plain.verify, plain.is_pooled), (Verify::default(), false));

@@ -80,6 +80,8 @@ type Open = dyn Fn(&Postgres) -> Result<Box<dyn Connection>> + Send + Sync;
 /// A PostgreSQL database that keeps timers. Needs version 12 or later.
 #[derive(Clone)]
 pub struct Postgres {
+    /// Where it is, as far as an address says.
+    name: String,
     connect: Arc<Connect>,
     /// Other ways to get a connection for a purpose, of which the last counts.
     others: Vec<(Purpose, Arc<Open>)>,
@@ -153,6 +155,7 @@ impl Postgres {
         let schema = address.schema.as_deref().map(quoted).transpose()?;
         let config = address.config;
         Ok(Postgres {
+            name: address.name,
             is_pooled: address.is_pooled,
             schema: schema.map(Arc::from),
             #[cfg(feature = "tokio-postgres")]
@@ -169,7 +172,9 @@ impl Postgres {
     pub fn with_connector(
         connect: impl Fn() -> std::result::Result<Client, postgres::Error> + Send + Sync + 'static,
     ) -> Postgres {
-        Postgres { connect: Arc::new(connect), others: Vec::new(), is_pooled: false, schema: None }
+        let name = "a database without an address".to_owned();
+        let (connect, others) = (Arc::new(connect), Vec::new());
+        Postgres { name, connect, others, is_pooled: false, schema: None }
     }
 
     /// Takes the connections for calls, and for handlers in transactions, from a pool of yours, such as one of `r2d2` with
@@ -278,7 +283,10 @@ fn unreachable(error: postgres::Error) -> Error {
         let advice = "for a pooler, add `pgbouncer=true` to the address";
         return Error::unreachable(format!("{text}: {advice}"));
     }
-    if error.code() == Some(&SqlState::TOO_MANY_CONNECTIONS) {
+    // A socket of Unix says "try again" when more clients wait for the server than fit into its queue.
+    let cause = error.source().and_then(|cause| cause.downcast_ref::<std::io::Error>());
+    let is_full = cause.is_some_and(|cause| cause.kind() == std::io::ErrorKind::WouldBlock);
+    if is_full || error.code() == Some(&SqlState::TOO_MANY_CONNECTIONS) {
         return Error::TooManyClients(error.into());
     }
     Error::unreachable(error)
@@ -297,10 +305,30 @@ impl Postgres {
         let versions = client.query_typed(&versions, &[]).map_err(failed)?;
         match versions.first().map(|row| (row.get(0), row.get(1))) {
             Some((_, oldest)) if oldest > SCHEMA_VERSION => Err(Error::Schema(oldest)),
-            Some((version, _)) => Ok(version),
+            Some((version, _)) => self.check_place(client).map(|()| version),
             None => Ok(0),
         }
     }
+
+    /// The functions have the name of their schema in their texts, so they still name the old one after it was renamed.
+    fn check_place(&self, client: &mut impl GenericClient) -> Result<()> {
+        let names = "SELECT quote_ident(nspname), substring(prosrc FROM 'least\\(([^()]+)\\.tick')
+            FROM pg_proc JOIN pg_namespace ON pg_namespace.oid = pronamespace
+            WHERE pg_proc.oid = to_regprocedure('tickwheel_due(timestamptz, interval)')";
+        let names = placed(names, self.schema.as_deref());
+        let names = client.query_typed(&names, &[]).map_err(failed)?;
+        match names.first().map(|row| (row.get(0), row.get(1))) {
+            Some((Some(is), Some(was))) if is != was => Err(Error::Invalid(renamed(is, was))),
+            _ => Ok(()), // the functions of version 2 name none
+        }
+    }
+}
+
+fn renamed(is: &str, was: &str) -> String {
+    format!(
+        "the schema {is} was renamed, and its functions name the schema {was}: rename it back, or see `To rename the schema` on \
+         the first page of the documentation of tickwheel-durable"
+    )
 }
 
 /// The error of a migration. A role that may not change the tables is told what to do.
@@ -368,6 +396,10 @@ fn failed(error: postgres::Error) -> Error {
 struct NoRight(#[source] postgres::Error);
 
 impl Store for Postgres {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
     fn connect(&self) -> Result<Box<dyn Connection>> {
         let schema = self.schema.clone();
         Ok(Box::new(Session::new(self.client()?, self.is_pooled, schema)?))

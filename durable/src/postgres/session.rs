@@ -309,16 +309,27 @@ impl<L: Link> Connection for Session<L> {
     }
 
     fn start(&mut self, run: RunId, attempts: u32) -> Result<bool> {
-        const SQL: &str = concat!(
-            "WITH mine AS (SELECT t.id FROM (VALUES ($1::bigint, $2::bigint)) AS run (id, fence)",
-            locked!(),
-            ") UPDATE tickwheel_timers t SET attempts = $3 FROM mine WHERE t.id = mine.id RETURNING t.fence"
-        );
-        let attempts = i32::try_from(attempts).unwrap_or(i32::MAX);
-        let started = self.table().try_again(vec![run], |table, _| {
-            fences_in(&table.query(SQL, &[&run.id, &run.fence, &attempts])?)
-        })?;
+        let started = self.start_all(&[(run, attempts)])?;
         if started.busy.is_empty() { Ok(!started.changed.is_empty()) } else { Err(Error::Busy) }
+    }
+
+    fn start_all(&mut self, starts: &[(RunId, u32)]) -> Result<Changed> {
+        const SQL: &str = concat!(
+            "WITH mine AS (SELECT t.id, run.attempts
+                FROM unnest($1::bigint[], $2::bigint[], $3::integer[]) AS run (id, fence, attempts)",
+            locked!(),
+            ") UPDATE tickwheel_timers t SET attempts = mine.attempts
+            FROM mine WHERE t.id = mine.id RETURNING t.fence"
+        );
+        let attempts: HashMap<i64, u32> =
+            starts.iter().map(|(run, attempts)| (run.fence, *attempts)).collect();
+        let runs = starts.iter().map(|(run, _)| *run).collect();
+        self.table().try_again(runs, |table, runs| {
+            let (ids, fences) = ids_and_fences(runs);
+            let of = |run: &RunId| i32::try_from(attempts[&run.fence]).unwrap_or(i32::MAX);
+            let attempts: Vec<i32> = runs.iter().map(of).collect();
+            fences_in(&table.query(SQL, &[&ids, &fences, &attempts])?)
+        })
     }
 
     fn extend(&mut self, runs: &[RunId], lease: Duration) -> Result<Changed> {

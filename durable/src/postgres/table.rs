@@ -192,6 +192,7 @@ pub(super) fn timer_in(row: &Row) -> Result<Timer> {
         fence: row.try_get("fence").map_err(failed)?,
         owner: row.try_get("owner").map_err(failed)?,
         error: row.try_get("error").map_err(failed)?,
+        shard: 0,
     })
 }
 
@@ -347,33 +348,36 @@ impl<C: Sql> Table for Within<'_, C> {
     }
 
     fn list(&mut self, filter: &Filter) -> Result<Vec<Timer>> {
-        // A parameter that is NULL leaves its condition out. The statement is planned with the values, so it uses the index.
+        // A parameter that is NULL leaves its condition out. The statement is planned with the values, so it uses the index. Kinds
+        // are in the order of their bytes, whatever the language of the database, so that lists of several can be merged. The
+        // index may have another order, so the kinds are looked up first, each with a probe of the index.
         macro_rules! list {
-            ($from:literal, $also:literal) => {
+            ($also:literal) => {
                 concat!(
                     "SELECT ",
                     columns!("t."),
-                    $from,
-                    " WHERE ($1::text IS NULL OR t.kind = $1) AND ($2::text IS NULL OR t.state = $2)
-                        AND ($3::timestamptz IS NULL OR t.wake <= $3)
-                        AND ($6::bigint IS NULL
-                            OR (t.kind, t.wake, t.id) > ($4, coalesce($5::timestamptz, 'infinity'), $6)) ",
+                    " FROM (WITH RECURSIVE kinds (kind) AS (
+                            SELECT coalesce($1::text, (SELECT min(t.kind) FROM tickwheel_timers t))
+                            UNION ALL
+                            SELECT (SELECT min(t.kind) FROM tickwheel_timers t WHERE t.kind > kinds.kind) FROM kinds
+                            WHERE kinds.kind IS NOT NULL AND $1 IS NULL)
+                        SELECT kind COLLATE \"C\" AS name, kind, kind = $4::text AS is_last FROM kinds
+                        WHERE $4 IS NULL OR kind COLLATE \"C\" >= $4 ORDER BY 1) kinds
+                    CROSS JOIN LATERAL (SELECT * FROM tickwheel_timers t
+                        WHERE t.kind = kinds.kind AND ($2::text IS NULL OR t.state = $2)
+                            AND ($3::timestamptz IS NULL OR t.wake <= $3)
+                            AND ($6::bigint IS NULL OR (t.wake, t.id) > (
+                                CASE WHEN is_last THEN coalesce($5::timestamptz, 'infinity') ELSE '-infinity' END,
+                                CASE WHEN is_last THEN $6 ELSE 0 END)) ",
                     $also,
-                    " ORDER BY t.kind, t.wake, t.id LIMIT $7"
+                    " ORDER BY t.wake, t.id LIMIT $7) t
+                    ORDER BY kinds.name, t.wake, t.id LIMIT $7"
                 )
             };
         }
-        const ALL: &str = list!(" FROM tickwheel_timers t", "");
+        const ALL: &str = list!("");
         // They wake never, so they are at the end of each kind.
-        const DEAD: &str = list!(
-            " FROM (WITH RECURSIVE kinds (kind) AS (
-                SELECT min(kind) FROM tickwheel_timers
-                UNION ALL
-                SELECT (SELECT min(t.kind) FROM tickwheel_timers t WHERE t.kind > kinds.kind) FROM kinds
-                WHERE kinds.kind IS NOT NULL)
-            SELECT kind FROM kinds) kinds JOIN tickwheel_timers t USING (kind)",
-            "AND t.wake = 'infinity'"
-        );
+        const DEAD: &str = list!("AND t.wake = 'infinity'");
         let sql = if filter.state == Some(State::Dead) { DEAD } else { ALL };
         let last = filter.after.as_ref();
         let values: &[&dyn Value] = &[

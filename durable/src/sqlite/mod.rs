@@ -337,6 +337,10 @@ fn failed(error: rusqlite::Error) -> Error {
 }
 
 impl Store for Sqlite {
+    fn name(&self) -> String {
+        self.file.path.display().to_string()
+    }
+
     fn connect(&self) -> Result<Box<dyn Connection>> {
         self.file.with(|_| Ok(()))?;
         Ok(Box::new(Session::new(&self.file)))

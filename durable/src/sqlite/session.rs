@@ -122,6 +122,18 @@ impl Connection for Session {
         self.work(|table| table.start(run, attempts))
     }
 
+    fn start_all(&mut self, starts: &[(RunId, u32)]) -> Result<Changed> {
+        self.write(|table| {
+            let mut started = Changed::default();
+            for (run, attempts) in starts {
+                if table.start(*run, *attempts)? {
+                    started.changed.push(run.fence);
+                }
+            }
+            Ok(started)
+        })
+    }
+
     fn extend(&mut self, runs: &[RunId], lease: Duration) -> Result<Changed> {
         self.write(|table| {
             let sql = "UPDATE tickwheel_timers SET held_until = ?3 WHERE id = ?1 AND fence = ?2 AND state = 'running'";

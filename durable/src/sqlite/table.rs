@@ -80,6 +80,7 @@ fn timer_in(row: &Row<'_>) -> rusqlite::Result<Timer> {
         fence: row.get("fence")?,
         owner: text(row, "owner")?,
         error: text(row, "error")?,
+        shard: 0,
     })
 }
 

@@ -84,12 +84,12 @@ struct Dispatcher<'a> {
     checks: BTreeMap<usize, SystemTime>,
 }
 
-pub(super) fn start(shared: &Arc<Shared>, connection: Box<dyn Connection>) -> Result<()> {
+pub(super) fn start(shared: &Arc<Shared>, connection: Option<Box<dyn Connection>>) -> Result<()> {
     shared.state().is_dispatching = true;
     let started = shared.spawn("timers", move |shared| {
         let mut dispatcher = Dispatcher {
             shared,
-            connection: Some(connection),
+            connection,
             to_claim: VecDeque::new(),
             woken: BTreeMap::new(),
             floors: vec![None; shared.kinds.len()],
@@ -516,7 +516,7 @@ impl Dispatcher<'_> {
         let claim = Claim {
             kind: &shared.kinds[kind].name,
             limit: room,
-            owner: &shared.settings.name,
+            owner: &shared.name,
             lease: shared.settings.lease,
             floor: start.map_or(self.floors[kind], |start| start.floor),
             limits: Some(limits).filter(|limits| *limits != Limits::default()),
@@ -604,6 +604,7 @@ impl Dispatcher<'_> {
             let end = (was_running && timer.attempts >= shared.max_attempts(kind, &timer))
                 .then(|| shared.after_last_lease(&timer));
             timer.attempts = timer.attempts.saturating_add(u32::from(end.is_none()));
+            timer.shard = shared.timers.number();
             let timer = Arc::new(timer);
             jobs.push((Job { kind, timer, woke, tenure, is_suspected: was_running }, end));
         }

@@ -1,7 +1,8 @@
 //! Async handlers: a run as a future on a runtime of the user's.
 //!
-//! A handler thread of the kind takes the job and writes the start, as for any other handler, and then hands a [`Flight`]
-//! to the spawner instead of calling the handler. So a few threads start as many runs as the kind may have at the same time.
+//! A handler thread of the kind takes jobs and writes their starts, as for any other handler, and then hands [`Flight`]s to the
+//! spawner instead of calling the handler. It takes many at once, and writes their starts in one commit. So a few threads start
+//! as many runs as the kind may have at the same time.
 //!
 //! - FLIGHT-1 A flight ends its run once, when the handler's future has ended, was dropped, or is dropped because its time is
 //!   over. So nothing that a runtime does to it leaves a run without an outcome.
@@ -26,7 +27,7 @@ use crate::sight::{self, Span};
 /// Something that runs futures.
 pub(super) type Spawn = dyn Fn(Pin<Box<dyn Future<Output = ()> + Send>>) + Send + Sync;
 
-/// Hands the run of a job to the spawner of its kind. `next_job` has counted it.
+/// Hands the run of a job to the spawner of its kind. `next_jobs` has counted it.
 pub(super) fn launch(shared: &Arc<Shared>, job: Job) {
     shared.state().threads += 1;
     let (span, shared) = (sight::span(&job.timer), Arc::clone(shared));

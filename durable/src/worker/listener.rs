@@ -18,13 +18,13 @@ const MANY: u32 = 8;
 /// ([`LOOKING`]). One that took longer tells what it has.
 const UNTOLD: Duration = Duration::from_secs(2);
 
-pub(super) fn start(shared: &Arc<Shared>, listener: Box<dyn Listener>) -> Result<()> {
+/// Without a listener, because the store is away, the thread goes on trying to get one.
+pub(super) fn start(shared: &Arc<Shared>, listener: Option<Box<dyn Listener>>) -> Result<()> {
     shared.spawn("listener", |shared| listen(shared, listener))
 }
 
-fn listen(shared: &Shared, listener: Box<dyn Listener>) {
-    let mut notices = listener.notices();
-    let mut listener = Some(listener);
+fn listen(shared: &Shared, mut listener: Option<Box<dyn Listener>>) {
+    let mut notices = listener.as_ref().map_or(Notices::Never, |listener| listener.notices());
     let mut crowds = vec![None; shared.kinds.len()];
     while !shared.is_stopping() {
         let Some(connected) = &mut listener else {

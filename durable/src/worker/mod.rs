@@ -14,18 +14,16 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::task::Poll;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use self::shared::{Kind, Settings};
-use crate::connections::where_it_may_wait;
 use crate::error::{Error, Result, StopReason};
 use crate::failure::{Failure, HandlerResult, Retry};
 use crate::handler::{Handler, Run};
-use crate::store::{AnyTransaction, Limits, Notices, TransactionType};
-use crate::timer::Timer;
-use crate::timers::Timers;
+use crate::store::{AnyTransaction, Limits, Notices, Store, TransactionType};
+use crate::timer::{MILLISECOND, Timer};
+use crate::timers::{Timers, some};
 use tickwheel::Scheduler;
 
 pub(super) use self::shared::Shared;
@@ -229,7 +227,7 @@ impl WorkerBuilder {
     }
 
     /// Sets how long a run may take, for timers that do not say so themselves: of the kind that was registered last, or
-    /// before any, of all kinds. By default a minute.
+    /// before any, of all kinds. By default a minute. One of less than a millisecond is refused by [`start`](WorkerBuilder::start).
     ///
     /// A run that exceeds the limit has failed, and its timer is tried again. The handler cannot be stopped. It is told so
     /// if it asks [`Run::is_current`]. Its thread is replaced, as long as no more than sixteen such threads of the kind are
@@ -243,21 +241,22 @@ impl WorkerBuilder {
         self
     }
 
-    /// Sets how many handlers of each kind may run at the same time, but for async ones. By default 4. One kind may have another number:
-    /// [`at_most`](WorkerBuilder::at_most). Each kind has its own threads, so a kind
-    /// that is slow makes no other one late. They are started when they are needed.
+    /// Sets how many handlers of each kind may run at the same time, but for async ones. By default 4, and 0 is refused by
+    /// [`start`](WorkerBuilder::start). One kind may have another number: [`at_most`](WorkerBuilder::at_most). Each kind has its own
+    /// threads, so a kind that is slow makes no other one late. They are started when they are needed.
     pub fn threads(mut self, threads: usize) -> WorkerBuilder {
-        self.settings.threads = threads.max(1);
+        self.settings.threads = threads;
         self
     }
 
     /// Sets how many runs of an async handler may be under way at the same time: of the kind that was registered last, or
-    /// before any, of all kinds. By default 64. Further timers wait for one of them.
+    /// before any, of all kinds. By default 64, and 0 is refused by [`start`](WorkerBuilder::start). Further timers wait for one
+    /// of them.
     pub fn async_runs(mut self, runs: usize) -> WorkerBuilder {
         match self.kinds.last_mut() {
-            Some(kind) if kind.handler.is_async() => kind.at_most = Some(runs.max(1)),
+            Some(kind) if kind.handler.is_async() || runs == 0 => kind.at_most = Some(runs),
             Some(_) => {}
-            None => self.settings.async_runs = runs.max(1),
+            None => self.settings.async_runs = runs,
         }
         self
     }
@@ -265,7 +264,7 @@ impl WorkerBuilder {
     /// Sets how many runs of the kind that was registered last may be under way at the same time in this worker. By default as many as
     /// [`threads`](WorkerBuilder::threads) or, of an async handler, [`async_runs`](WorkerBuilder::async_runs) say.
     pub fn at_most(self, runs: usize) -> WorkerBuilder {
-        self.of_last("at_most", |kind| kind.at_most = Some(runs.max(1)))
+        self.of_last("at_most", |kind| kind.at_most = Some(runs))
     }
 
     /// Sets how large a share of this worker's claims the kind that was registered last gets while several kinds have something due. By
@@ -274,23 +273,23 @@ impl WorkerBuilder {
     /// Each kind has threads of its own, so this matters for kinds that have more due than the database can work off. What a
     /// kind's threads leave undone no weight changes: give it [more](WorkerBuilder::at_most).
     pub fn weight(self, weight: u32) -> WorkerBuilder {
-        self.of_last("weight", |kind| kind.weight = weight.max(1))
+        self.of_last("weight", |kind| kind.weight = weight)
     }
 
     /// Sets how many runs of the kind that was registered last may be under way at the same time in all processes. By default there is
     /// no limit. The page tells [what is promised](crate#tenants).
     pub fn at_most_in_all(self, runs: u32) -> WorkerBuilder {
-        self.of_last("at_most_in_all", |kind| kind.limits.at_most = Some(runs.max(1)))
+        self.of_last("at_most_in_all", |kind| kind.limits.at_most = Some(runs))
     }
 
     /// Sets how many runs of the kind that was registered last may be started within a time, in all processes. By default there is no
     /// limit.
     ///
     /// It is a bucket of `runs` tokens that is full at first, and fills up evenly. So `runs` may start at once after a pause, and in
-    /// any time `t` no more than `runs * (1 + t / per)`. The lowest `per` is a millisecond.
+    /// any time `t` no more than `runs * (1 + t / per)`. A `per` of less than a millisecond is refused by [`start`](WorkerBuilder::start).
     pub fn rate(self, runs: u32, per: Duration) -> WorkerBuilder {
-        let per = per.clamp(Duration::from_millis(1), LONGEST);
-        self.of_last("rate", |kind| kind.limits.rate = Some((runs.max(1), per)))
+        let per = per.min(LONGEST);
+        self.of_last("rate", |kind| kind.limits.rate = Some((runs, per)))
     }
 
     /// Runs the timers of the kind that was registered last one at a time in each group, in all processes and in the order in which they
@@ -333,8 +332,9 @@ impl WorkerBuilder {
         self
     }
 
-    /// Sets for how long a timer is out of reach of other workers if this one dies or hangs. By default 30 seconds. The
-    /// worker extends a lease after each third of it, as long as the handler runs.
+    /// Sets for how long a timer is out of reach of other workers if this one dies or hangs. By default 30 seconds, and at most
+    /// ten years. Less than 100 ms is refused by [`start`](WorkerBuilder::start). The worker extends a lease after each third of it,
+    /// as long as the handler runs.
     ///
     /// A worker claims some twenty milliseconds of work ahead of its threads. If the process dies, or ends without
     /// [`Worker::stop`], the leases of these timers have to end too. Those whose handlers were not called have lost nothing but
@@ -351,8 +351,9 @@ impl WorkerBuilder {
     /// Set it to less if other processes schedule in the same SQLite file for the next second: SQLite answers in microseconds
     /// if nothing has changed. PostgreSQL is asked once a second while it does not tell of each timer: through a pooler in
     /// transaction mode, when the connection for that is lost, or if its tables are set to [tell less](crate#the-price-of-a-notice).
+    /// Less than a millisecond is refused by [`start`](WorkerBuilder::start), and more than ten years are ten years.
     pub fn poll_every(mut self, interval: Duration) -> WorkerBuilder {
-        self.settings.poll = Some(interval.clamp(Duration::from_millis(1), LONGEST));
+        self.settings.poll = Some(interval.min(LONGEST));
         self
     }
 
@@ -447,8 +448,10 @@ impl WorkerBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] if there is no handler, or one for a transaction that the store does not have, or if the
-    /// scheduler is closed or a thread cannot be started. [`Error::Unreachable`] if the database cannot be reached now.
+    /// [`Error::Invalid`] if there is no handler, or one for a transaction that the store does not have, if a number of the
+    /// settings is one with which nothing would run, or if the scheduler is closed or a thread cannot be started.
+    /// [`Error::Unreachable`] if the database cannot be reached now. [`Error::TooManyClients`] if the server has had no room for
+    /// as long as [`OpenOptions::acquire_timeout`](crate::OpenOptions::acquire_timeout) says.
     pub fn start(self, scheduler: &Scheduler) -> Result<Worker> {
         self.check()?;
         if scheduler.is_closed() {
@@ -456,32 +459,40 @@ impl WorkerBuilder {
                 "the scheduler is closed, so nothing would be due".to_owned(),
             ));
         }
-        let connections = Arc::clone(self.timers.connections());
-        let scheduler = scheduler.clone();
-        where_it_may_wait(connections.threads(), move || {
-            let connection = self.timers.store().connect()?;
-            let listener = self.timers.store().listen()?;
-            let mut settings = self.settings;
+        // If one of several stores cannot be reached, its threads begin as after an outage.
+        // Both at once: a worker that kept one while it waits for the other would take the room that another waits for.
+        let connect = |store: &dyn Store| Ok((store.connect()?, store.listen()?));
+        let connected = some(self.timers.on_each_with_room(connect))?;
+        let (kinds, settings) = (Arc::from(self.kinds), Arc::new(self.settings));
+        // From here on, the drop of the worker ends whatever was started.
+        let mut worker = Worker { parts: Vec::new() };
+        for (store, connected) in self.timers.stores().iter().zip(connected) {
+            let is_away = connected.is_none();
+            let (connection, listener) = connected.unzip();
+            let listener = listener.flatten();
             let is_told = listener.as_ref().is_some_and(|ear| ear.notices() == Notices::AtOnce);
-            settings.is_told = AtomicBool::new(is_told);
-            let shared = Arc::new(Shared::new(self.timers, self.kinds, settings, &scheduler));
-            // From here on, the drop of the worker ends whatever was started. And from here on it is told of what is
-            // scheduled, while its first look sees what was there before.
-            let worker = Worker { shared };
-            worker.shared.timers.add(&worker.shared);
-            if let Some(listener) = listener {
-                listener::start(&worker.shared, listener)?;
+            let (kinds, settings) = (Arc::clone(&kinds), Arc::clone(&settings));
+            let part = Shared::new(Arc::clone(store), kinds, settings, scheduler, is_told);
+            let part = Arc::new(part);
+            worker.parts.push(Arc::clone(&part));
+            // From here on it is told of what is scheduled, while its first look sees what was there before.
+            store.add(&part);
+            if listener.is_some() || is_away {
+                listener::start(&part, listener)?;
             }
-            runner::start(&worker.shared)?;
-            dispatcher::start(&worker.shared, connection)?;
-            Ok(worker)
-        })
+            runner::start(&part)?;
+            dispatcher::start(&part, connection)?;
+        }
+        Ok(worker)
     }
 
     fn check(&self) -> Result<()> {
-        let has = self.timers.store().transactions();
-        let does_not_fit =
-            |kind: &&Kind| kind.handler.transaction_type().is_some_and(|of| !has.have(of));
+        let has: Vec<_> =
+            self.timers.stores().iter().map(|one| one.store().transactions()).collect();
+        let does_not_fit = |kind: &&Kind| {
+            let of = kind.handler.transaction_type();
+            of.is_some_and(|of| !has.iter().all(|has| has.have(of)))
+        };
         let misfit = self.kinds.iter().find(does_not_fit);
         if let Some(kind) = misfit {
             return Err(Error::Invalid(format!(
@@ -500,13 +511,24 @@ impl WorkerBuilder {
                 kind.name
             )));
         }
-        let has_limits = self.timers.store().has_limits();
-        if let Some(kind) = self.kinds.iter().find(|kind| kind.has_limits() && !has_limits) {
+        if let Some(kind) = self.kinds.iter().find(|kind| kind.has_limits()) {
+            let stores = self.timers.stores();
+            let problem = if stores.len() > 1 {
+                "each of several databases would keep for itself: set them for one database, or use `at_most`"
+            } else if stores.iter().all(|one| one.store().has_limits()) {
+                return self.check_others();
+            } else {
+                "this store does not keep: leave them out, or implement `Store::has_limits`"
+            };
+            let name = &kind.name;
             return Err(Error::Invalid(format!(
-                "{:?} has limits over all processes, which this store does not keep: leave them out, or implement `Store::has_limits`",
-                kind.name
+                "{name:?} has limits over all processes, which {problem}"
             )));
         }
+        self.check_others()
+    }
+
+    fn check_others(&self) -> Result<()> {
         let is_without = |kind: &&Kind| kind.handler.is_async() && kind.spawn.is_none();
         if let Some(kind) =
             self.kinds.iter().find(is_without).filter(|_| self.settings.spawn.is_none())
@@ -533,12 +555,42 @@ impl WorkerBuilder {
                 "a worker needs a handler: register one with `handle`".to_owned(),
             ));
         }
-        if self.settings.lease < Duration::from_millis(100) {
-            return Err(Error::Invalid(
-                "a lease of less than 100 ms would end before it can be extended".to_owned(),
-            ));
-        }
-        Ok(())
+        self.check_numbers()
+    }
+
+    /// What would run nothing, or without an end, is refused.
+    fn check_numbers(&self) -> Result<()> {
+        let (kinds, settings) = (&self.kinds, &self.settings);
+        let of_kinds = kinds.iter().filter_map(|kind| kind.at_most);
+        let has_no_async_runs = of_kinds.chain([settings.async_runs]).any(|runs| runs == 0);
+        let of_kinds = kinds.iter().filter_map(|kind| kind.retry);
+        let has_no_attempts =
+            of_kinds.chain([settings.retry]).any(|retry| retry.max_attempts() == 0);
+        let of_kinds = kinds.iter().filter_map(|kind| kind.time_limit);
+        let has_no_time = of_kinds.chain([settings.time_limit]).any(|limit| limit < MILLISECOND);
+        let is_nothing = |limits: Limits| {
+            limits.at_most == Some(0)
+                || limits.rate.is_some_and(|(runs, per)| runs == 0 || per < MILLISECOND)
+        };
+        let has_no_room = kinds.iter().any(|kind| kind.weight == 0 || is_nothing(kind.limits));
+        let problem = if settings.threads == 0 {
+            "`threads` is 0, so no handler would run: give 1 or more"
+        } else if has_no_async_runs {
+            "`at_most` or `async_runs` is 0, so no handler would run: give 1 or more"
+        } else if has_no_room {
+            "a `weight` or limit is 0, so no handler would run: give 1 or more, and a rate for a millisecond or more"
+        } else if has_no_attempts {
+            "`Retry::attempts` is 0, so no handler would run: give 1 or more"
+        } else if has_no_time {
+            "a time limit of less than a millisecond would end each run"
+        } else if settings.poll.is_some_and(|interval| interval < MILLISECOND) {
+            "`poll_every` is less than a millisecond, so the database would be asked without a pause"
+        } else if settings.lease < Duration::from_millis(100) {
+            "a lease of less than 100 ms would end before it can be extended"
+        } else {
+            return Ok(());
+        };
+        Err(Error::Invalid(problem.to_owned()))
     }
 }
 
@@ -555,7 +607,8 @@ impl fmt::Debug for WorkerBuilder {
 /// claimed is finished or given back, and other workers need not wait for the end of its lease.
 #[must_use = "a worker stops when it is dropped"]
 pub struct Worker {
-    shared: Arc<Shared>,
+    /// One for each store.
+    parts: Vec<Arc<Shared>>,
 }
 
 impl Worker {
@@ -563,20 +616,26 @@ impl Worker {
     /// have ended and their outcomes are written. Returns false if that takes longer than `timeout`. The rest ends by
     /// itself in the background.
     pub fn stop(&self, timeout: Duration) -> bool {
-        self.shared.stop(StopReason::Stopped);
-        self.shared.await_end(timeout)
+        self.parts.iter().for_each(|part| part.stop(StopReason::Stopped));
+        self.await_end(timeout)
+    }
+
+    fn await_end(&self, timeout: Duration) -> bool {
+        let begin = Instant::now();
+        self.parts.iter().all(|part| part.await_end(timeout.saturating_sub(begin.elapsed())))
     }
 
     /// Returns true if it claims timers. Otherwise [`stop_reason`](Worker::stop_reason) tells why not.
     ///
-    /// A worker whose database cannot be reached goes on trying, so it runs.
+    /// A worker whose database cannot be reached goes on trying, so it runs. If it works for several stores, it runs if it does for
+    /// all of them. One that has stopped for some, by itself, goes on for the others.
     pub fn is_running(&self) -> bool {
         self.stop_reason().is_none()
     }
 
     /// Returns why it has stopped, or `None` if it runs. Handlers that had started may not have ended yet.
     pub fn stop_reason(&self) -> Option<StopReason> {
-        self.shared.state().stop
+        self.parts.iter().find_map(|part| part.state().stop)
     }
 
     /// Waits until it has stopped, by [`stop`](Worker::stop) or by itself, and its handlers have ended. Returns why, or `None`
@@ -599,7 +658,7 @@ impl Worker {
     /// # Ok::<(), tickwheel_durable::Error>(())
     /// ```
     pub fn wait(&self, timeout: Duration) -> Option<StopReason> {
-        self.shared.await_end(timeout).then(|| self.stop_reason()).flatten()
+        self.await_end(timeout).then(|| self.stop_reason()).flatten()
     }
 
     /// Waits until it has stopped, as [`wait`](Worker::wait) does, as a future. Returns why.
@@ -607,26 +666,32 @@ impl Worker {
     /// In async code, `worker.stop(Duration::ZERO)` tells it to stop without waiting for its handlers, which may need the
     /// thread that would wait.
     pub async fn stopped(&self) -> StopReason {
-        std::future::poll_fn(|context| {
-            self.shared.poll_end(context.waker()).map_or(Poll::Pending, Poll::Ready)
-        })
-        .await
+        let mut first = None;
+        for part in &self.parts {
+            let end = std::future::poll_fn(|context| {
+                part.poll_end(context.waker()).map_or(Poll::Pending, Poll::Ready)
+            });
+            let reason = end.await;
+            first.get_or_insert(reason);
+        }
+        first.unwrap_or(StopReason::Stopped)
     }
 
-    /// Returns the name under which it claims timers.
+    /// Returns the name under which it claims timers. With several stores, it is followed by `/` and the number of the store in
+    /// the column `owner`.
     pub fn name(&self) -> &str {
-        &self.shared.settings.name
+        self.parts.first().map_or("", |part| &part.settings.name)
     }
 
-    /// Returns what it has done since its start.
+    /// Returns what it has done since its start, in all stores together.
     pub fn stats(&self) -> WorkerStats {
-        self.shared.stats()
+        self.parts.iter().map(|part| part.stats()).fold(WorkerStats::default(), WorkerStats::plus)
     }
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        self.shared.stop(StopReason::Stopped);
+        self.parts.iter().for_each(|part| part.stop(StopReason::Stopped));
     }
 }
 
@@ -668,4 +733,25 @@ pub struct WorkerStats {
     pub errors: u64,
     /// The longest time from the moment at which a timer woke to the start of its handler.
     pub max_lateness: Duration,
+}
+
+impl WorkerStats {
+    fn plus(self, other: WorkerStats) -> WorkerStats {
+        WorkerStats {
+            claimed: self.claimed + other.claimed,
+            taken_over: self.taken_over + other.taken_over,
+            done: self.done + other.done,
+            failed: self.failed + other.failed,
+            timed_out: self.timed_out + other.timed_out,
+            dead: self.dead + other.dead,
+            lost: self.lost + other.lost,
+            released: self.released + other.released,
+            running: self.running + other.running,
+            stuck: self.stuck + other.stuck,
+            looks: self.looks + other.looks,
+            claims: self.claims + other.claims,
+            errors: self.errors + other.errors,
+            max_lateness: self.max_lateness.max(other.max_lateness),
+        }
+    }
 }

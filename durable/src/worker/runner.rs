@@ -28,14 +28,15 @@ pub(super) fn start_another(shared: &Arc<Shared>, kind: usize) {
 fn start_handler(shared: &Arc<Shared>, kind: usize) -> Result<()> {
     shared.state().lines[kind].handlers += 1;
     let started = shared.spawn("handler", move |shared| {
-        while let Some(job) = next_job(shared, kind) {
-            let begun = begin(shared, &job);
-            let is_async = shared.kinds[kind].handler.is_async();
-            match begun {
-                Some(_) if is_async => futures::launch(shared, job),
-                Some(limit) => run(shared, &job, limit),
-                None if is_async => shared.has_landed(kind),
-                None => {}
+        let is_async = shared.kinds[kind].handler.is_async();
+        while let Some(jobs) = next_jobs(shared, kind) {
+            let taken = jobs.len();
+            let begun = begin(shared, kind, jobs);
+            if is_async {
+                (begun.len()..taken).for_each(|_| shared.has_landed(kind));
+                begun.into_iter().for_each(|(job, _)| futures::launch(shared, job));
+            } else {
+                begun.iter().for_each(|(job, limit)| run(shared, job, *limit));
             }
         }
     });
@@ -45,8 +46,12 @@ fn start_handler(shared: &Arc<Shared>, kind: usize) -> Result<()> {
     started
 }
 
-/// Waits for a job (LEASE-5). `None`: this thread ends.
-fn next_job(shared: &Shared, kind: usize) -> Option<Job> {
+/// So many async runs start together at most. Their starts are one commit: with a commit for each, a disk that takes 2 ms for one
+/// would let no more than two thousand begin in a second, however many may run at the same time.
+const MOST_STARTS: usize = 100;
+
+/// Waits for a job, or for async handlers for some that start together (LEASE-5). `None`: this thread ends.
+fn next_jobs(shared: &Shared, kind: usize) -> Option<Vec<Job>> {
     let mut state = shared.state();
     loop {
         let line = &state.lines[kind];
@@ -58,7 +63,7 @@ fn next_job(shared: &Shared, kind: usize) -> Option<Job> {
         }
         let wait = match line.jobs.front() {
             None => LONG,
-            Some(_) if !shared.has_room_for_another(kind, line) => LONG,
+            Some(_) if shared.room_to_start(kind, line) == 0 => LONG,
             // It starts when the worker has nothing else, or has waited for that (ATTEMPT-3).
             Some(job) if job.is_suspected && state.runs.len() > 1 => {
                 state.alone.map_or(Duration::ZERO, |alone| {
@@ -68,11 +73,14 @@ fn next_job(shared: &Shared, kind: usize) -> Option<Job> {
             Some(_) => Duration::ZERO,
         };
         if wait.is_zero() {
+            let most = shared.room_to_start(kind, &state.lines[kind]).min(MOST_STARTS);
             let line = &mut state.lines[kind];
-            let job = line.jobs.pop_front();
-            if job.is_some() {
-                line.in_flight += usize::from(shared.kinds[kind].handler.is_async());
-                return job;
+            // One that is suspected starts by itself.
+            let unsuspected = line.jobs.iter().take(most).take_while(|job| !job.is_suspected);
+            let many = unsuspected.count().max(1).min(line.jobs.len());
+            if many > 0 {
+                line.in_flight += if shared.kinds[kind].handler.is_async() { many } else { 0 };
+                return Some(line.jobs.drain(..many).collect());
             }
         }
         state.lines[kind].idle += 1;
@@ -82,19 +90,28 @@ fn next_job(shared: &Shared, kind: usize) -> Option<Job> {
     }
 }
 
+/// Starts the runs of jobs, and returns those whose handlers are to be called, with their time limits.
+fn begin(shared: &Shared, kind: usize, jobs: Vec<Job>) -> Vec<(Job, Duration)> {
+    // A transaction writes it itself, once it has the connection.
+    let is_transactional = shared.kinds[kind].handler.is_transactional();
+    let must_write = |job: &Job| !is_transactional && shared.writes_start(job);
+    let (to_write, others): (Vec<_>, Vec<_>) = jobs.into_iter().partition(must_write);
+    let written = write_starts(shared, to_write).into_iter().map(|job| (job, true));
+    let all = written.chain(others.into_iter().map(|job| (job, false)));
+    all.filter_map(|(job, is_written)| {
+        begin_one(shared, &job, is_written).map(|limit| (job, limit))
+    })
+    .collect()
+}
+
 /// Starts the run of a job (LEASE-3), and returns its time limit. `None`: it is not started.
-fn begin(shared: &Shared, job: &Job) -> Option<Duration> {
+fn begin_one(shared: &Shared, job: &Job, is_written: bool) -> Option<Duration> {
     let fence = job.timer.fence;
     let kind = &shared.kinds[job.kind];
     let limit = job.timer.time_limit.or(kind.time_limit).unwrap_or(shared.settings.time_limit);
-    // A transaction writes it itself, once it has the connection.
-    let must_write = !kind.handler.is_transactional() && shared.writes_start(job);
-    if must_write && !write_start(shared, job) {
-        return None;
-    }
     let mut state = shared.state();
-    if !job.tenure.is_current() || must_write && state.is_stopping() {
-        if must_write {
+    if !job.tenure.is_current() || is_written && state.is_stopping() {
+        if is_written {
             // It was not started after all. If another worker has it by now, this changes nothing.
             drop(state);
             settle(shared, job, Then::Release);
@@ -120,36 +137,54 @@ fn begin(shared: &Shared, job: &Job) -> Option<Duration> {
     Some(limit)
 }
 
-/// Writes down that the handler is about to be called (ATTEMPT-1). Returns false if it is not to be called.
-fn write_start(shared: &Shared, job: &Job) -> bool {
-    let run = job.timer.run();
-    while shared.await_turn(Part::Handlers) && job.tenure.is_current() && !shared.is_stopping() {
-        let start = |connection: &mut dyn Connection| connection.start(run, job.timer.attempts);
-        let started = shared.timers.lend(Purpose::Worker, start);
-        match started {
-            Ok(true) => {
+/// Writes down that handlers are about to be called (ATTEMPT-1). Returns the jobs whose handlers are.
+fn write_starts(shared: &Shared, mut jobs: Vec<Job>) -> Vec<Job> {
+    let lose = |job: &Job| {
+        count(&shared.counters.lost, 1);
+        shared.forget(&mut shared.state(), job.timer.fence);
+    };
+    while !jobs.is_empty() && shared.await_turn(Part::Handlers) && !shared.is_stopping() {
+        let (current, late): (Vec<_>, _) =
+            jobs.into_iter().partition(|job| job.tenure.is_current());
+        jobs = current;
+        late.iter().for_each(|job| settle(shared, job, Then::Release));
+        if jobs.is_empty() {
+            return jobs;
+        }
+        let starts: Vec<_> = jobs.iter().map(|job| (job.timer.run(), job.timer.attempts)).collect();
+        let start = |connection: &mut dyn Connection| connection.start_all(&starts);
+        match shared.timers.lend(Purpose::Worker, start) {
+            Ok(started) => {
                 shared.has_worked(Part::Handlers);
-                return true;
+                jobs.retain(|job| {
+                    let fence = job.timer.fence;
+                    let is_started = started.changed.contains(&fence);
+                    if started.busy.contains(&fence) {
+                        // Somebody is about to change it. It is claimed again after that, and this thread is free for others.
+                        settle(shared, job, Then::Release);
+                    } else if !is_started {
+                        lose(job);
+                    }
+                    is_started
+                });
+                return jobs;
             }
-            Ok(false) => {
-                count(&shared.counters.lost, 1);
-                shared.forget(&mut shared.state(), job.timer.fence);
-                return false;
-            }
-            // Somebody is about to change it. It is claimed again after that, and this thread is free for others.
             Err(Error::Busy) => break,
             Err(error) if error.is_of_the_connection() => shared.has_failed(Part::Handlers, &error),
+            // A trigger of the user's may be against one of them.
+            Err(_) if jobs.len() > 1 => {
+                return jobs.into_iter().flat_map(|job| write_starts(shared, vec![job])).collect();
+            }
             // Its lease is left to end, as that of an outcome which is refused.
             Err(error) => {
                 shared.report(&error);
-                count(&shared.counters.lost, 1);
-                shared.forget(&mut shared.state(), job.timer.fence);
-                return false;
+                jobs.iter().for_each(lose);
+                return Vec::new();
             }
         }
     }
-    settle(shared, job, Then::Release);
-    false
+    jobs.iter().for_each(|job| settle(shared, job, Then::Release));
+    Vec::new()
 }
 
 /// Settles a run that has not started (LEASE-2).

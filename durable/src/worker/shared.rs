@@ -86,7 +86,7 @@ use crate::panics::quietly;
 use crate::sight;
 use crate::store::{Finish, Limits, MOST_BYTES, Then};
 use crate::timer::Timer;
-use crate::timers::Timers;
+use crate::timers::Opened;
 use tickwheel::Scheduler;
 use tickwheel::delay::DelayQueue;
 
@@ -103,8 +103,6 @@ pub(super) struct Settings {
     pub(super) spawn: Option<Arc<Spawn>>,
     pub(super) lease: Duration,
     pub(super) poll: Option<Duration>,
-    /// The store tells of each new timer itself. It orders nothing, so its accesses are Relaxed.
-    pub(super) is_told: AtomicBool,
     pub(super) retry: Retry,
     pub(super) time_limit: Duration,
     pub(super) rules: Option<Box<Rules>>,
@@ -125,7 +123,6 @@ impl Default for Settings {
             spawn: None,
             lease: Duration::from_secs(30),
             poll: None,
-            is_told: AtomicBool::new(false),
             retry: Retry::default(),
             time_limit: Duration::from_secs(60),
             rules: None,
@@ -324,10 +321,15 @@ pub(super) fn count(counter: &AtomicU64, by: u64) {
 }
 
 pub(crate) struct Shared {
-    pub(super) timers: Timers,
+    pub(super) timers: Arc<Opened>,
     pub(super) scheduler: Scheduler,
-    pub(super) kinds: Vec<Kind>,
-    pub(super) settings: Settings,
+    /// The workers for several stores have the same kinds and settings.
+    pub(super) kinds: Arc<[Kind]>,
+    pub(super) settings: Arc<Settings>,
+    /// The name under which it claims.
+    pub(super) name: String,
+    /// The store tells of each new timer itself. It orders nothing, so its accesses are Relaxed.
+    is_told: AtomicBool,
     pub(super) causes: DelayQueue<Cause, ()>,
     pub(super) clock: Mutex<DatabaseClock>,
     /// Until when the store is polled often.
@@ -373,13 +375,18 @@ const MOST_AHEAD: u128 = 64;
 
 impl Shared {
     pub(super) fn new(
-        timers: Timers,
-        kinds: Vec<Kind>,
-        settings: Settings,
+        timers: Arc<Opened>,
+        kinds: Arc<[Kind]>,
+        settings: Arc<Settings>,
         scheduler: &Scheduler,
+        is_told: bool,
     ) -> Shared {
         let lines = kinds.iter().map(|_| Line::default()).collect();
+        // Of several, each tells which one it is in the column `owner` and in events.
+        let number = timers.place().map(|place| format!("/{}", place.number));
         Shared {
+            name: settings.name.clone() + &number.unwrap_or_default(),
+            is_told: AtomicBool::new(is_told),
             timers,
             scheduler: scheduler.clone(),
             has_jobs: kinds.iter().map(|_| Condvar::new()).collect(),
@@ -409,12 +416,12 @@ impl Shared {
     }
 
     pub(super) fn is_told(&self) -> bool {
-        self.settings.is_told.load(Ordering::Relaxed)
+        self.is_told.load(Ordering::Relaxed)
     }
 
     /// The store tells of new timers from now on, or it does not, and is polled.
     pub(super) fn set_told(&self, is_told: bool) {
-        self.settings.is_told.store(is_told, Ordering::Relaxed);
+        self.is_told.store(is_told, Ordering::Relaxed);
         _ = self.causes.insert(Cause::Poll, (), Duration::ZERO);
     }
 
@@ -497,7 +504,9 @@ impl Shared {
     }
 
     pub(super) fn tell(&self, error: &Error) {
-        sight::database_error(&self.settings.name, error);
+        let named = self.timers.place().map(|place| place.named(error.copy()));
+        let error = named.as_ref().unwrap_or(error);
+        sight::database_error(&self.name, error);
         match &self.settings.on_error {
             Some(hook) => quietly(|| hook(error)),
             None => print(&with_causes(error)),
@@ -505,11 +514,14 @@ impl Shared {
     }
 
     pub(super) fn tell_of_recovery(&self, after: Duration) {
-        sight::database_works(&self.settings.name, after);
+        sight::database_works(&self.name, after);
         match &self.settings.on_recovery {
             Some(hook) => quietly(|| hook(after)),
             None if self.settings.on_error.is_none() => {
-                print(&format!("the database can be used again, after {after:.1?}"));
+                let name =
+                    self.timers.place().map(|place| format!(" {} ({})", place.number, place.name));
+                let name = name.unwrap_or_default();
+                print(&format!("the database{name} can be used again, after {after:.1?}"));
             }
             None => {}
         }
@@ -561,10 +573,13 @@ impl Shared {
         groups.map(str::to_owned).collect()
     }
 
-    /// Returns true if a thread may take another job of a kind. A thread that runs the handler itself always may.
-    pub(super) fn has_room_for_another(&self, kind: usize, line: &Line) -> bool {
+    /// How many jobs of a kind a thread may take. One that runs the handler itself always may take one.
+    pub(super) fn room_to_start(&self, kind: usize, line: &Line) -> usize {
+        if !self.kinds[kind].handler.is_async() {
+            return 1;
+        }
         let in_flight = line.in_flight.saturating_sub(line.stuck);
-        !self.kinds[kind].handler.is_async() || in_flight < self.width_of(kind, line)
+        self.width_of(kind, line).saturating_sub(in_flight)
     }
 
     /// A run of an async handler is over, or was not started.

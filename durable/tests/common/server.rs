@@ -88,6 +88,17 @@ impl Server {
         private.launch().expect("it starts again");
     }
 
+    /// Starts a private server again whose first process was killed, when the others have followed it.
+    pub(crate) fn come_back(&self) {
+        let private = self.private.as_ref().expect("a private server");
+        let mut tries = 0;
+        while let Err(reason) = private.launch() {
+            tries += 1;
+            assert!(tries < 100, "it does not start again: {reason}");
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+    }
+
     pub(crate) fn is_private(&self) -> bool {
         self.private.is_some()
     }

@@ -29,6 +29,7 @@ mod proxy;
 #[path = "../common/server.rs"]
 mod server;
 mod servers;
+mod shards;
 mod storm;
 mod tls;
 
@@ -89,6 +90,16 @@ fn with_a_full_disk_and_a_reader() {
 #[test]
 fn with_a_server_that_fails() {
     servers::on_a_server_of_our_own();
+}
+
+#[test]
+fn with_three_servers() {
+    shards::on_three_servers_of_our_own();
+}
+
+#[test]
+fn with_several_files() {
+    shards::files_are_shards_too();
 }
 
 #[test]

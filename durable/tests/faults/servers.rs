@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ops::{Deref, DerefMut};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
@@ -19,7 +20,7 @@ use super::handlers::{KINDS, Place, Role, effects, equipped, new, nothing_was_ea
 use super::pooler::Pooler;
 use super::process::{Point, Process, signal};
 use super::proxy::{Proxy, Way};
-use super::server::Server;
+use super::server::{Server, new_name};
 
 const NOW: Duration = Duration::ZERO;
 const HOUR: Duration = Duration::from_secs(3600);
@@ -30,7 +31,7 @@ const BEFORE_A_LOOK: Duration = Duration::from_secs(30);
 
 type Check = (&'static str, fn(&Server));
 
-const CHECKS: [Check; 17] = [
+const CHECKS: [Check; 19] = [
     ("crashes_lose_nothing", crashes_lose_nothing),
     ("a_crash_in_a_transaction_undoes_it", a_crash_in_a_transaction_undoes_it),
     ("servers_that_hang_lose_nothing", servers_that_hang_lose_nothing),
@@ -52,6 +53,8 @@ const CHECKS: [Check; 17] = [
     ("a_worker_that_is_not_told_asks", a_worker_that_is_not_told_asks),
     ("what_cannot_be_reached_says_why", what_cannot_be_reached_says_why),
     ("callers_wait_for_a_server_that_has_no_room", callers_wait_for_a_server_that_has_no_room),
+    ("opening_and_starting_wait_for_room", opening_and_starting_wait_for_room),
+    ("a_socket_whose_queue_is_full_has_no_room", a_socket_whose_queue_is_full_has_no_room),
     ("a_pool_of_the_service_lends_its_connections", a_pool_of_the_service_lends_its_connections),
     ("as_many_connections_are_kept_as_are_used", as_many_connections_are_kept_as_are_used),
 ];
@@ -690,7 +693,8 @@ fn what_cannot_be_reached_says_why(server: &Server) {
         ),
     ];
     for (url, cause) in cases {
-        let error = Timers::open(&url).expect_err("it cannot be reached");
+        let at_once = OpenOptions::new().acquire_timeout(Duration::ZERO);
+        let error = at_once.open(&url).expect_err("it cannot be reached");
         let is_crowded = matches!(error, Error::TooManyClients(_));
         assert!(matches!(error, Error::Unreachable(_)) || is_crowded, "{error:?}");
         assert_eq!(is_crowded, url.contains("crowded"), "{error:?}");
@@ -732,6 +736,86 @@ fn callers_wait_for_a_server_that_has_no_room(server: &Server) {
     assert!(error.to_string().contains("too many clients"), "{error}");
     drop((timers, impatient));
     database.execute("DROP OWNED BY few CASCADE; DROP ROLE few");
+}
+
+/// Another program has all connections, and gives them back after a while.
+fn opening_and_starting_wait_for_room(server: &Server) {
+    let database = Database::schema(server);
+    let Database::Schema { name, .. } = &database else { panic!("a schema") };
+    let room = |connections: u32| {
+        database.execute(&format!("ALTER ROLE late CONNECTION LIMIT {connections}"));
+    };
+    database.execute(&format!("CREATE ROLE late LOGIN; GRANT ALL ON SCHEMA {name} TO late"));
+    let url = database.url().replace("postgres@", "late@");
+    let patient = OpenOptions::new().acquire_timeout(PATIENCE);
+    let impatient = OpenOptions::new().acquire_timeout(Duration::from_millis(120));
+    let worker_of = |timers: &Timers| timers.worker().handle("plain", |_| Ok(()));
+    let is_refused = |error: Error, begin: Instant| {
+        assert!(matches!(error, Error::TooManyClients(_)), "{error:?}");
+        assert!(begin.elapsed() >= Duration::from_millis(120), "{:?}", begin.elapsed());
+    };
+    room(0);
+    let begin = Instant::now();
+    is_refused(impatient.open(&url).expect_err("there is no room"), begin);
+    let timers = thread::scope(|scope| {
+        let opens = scope.spawn(|| patient.open(&url));
+        thread::sleep(Duration::from_millis(100)); // it waits, as time passes
+        assert!(!opens.is_finished(), "it has given up");
+        room(9);
+        opens.join().expect("no panic").expect("it opens")
+    });
+    let hasty = impatient.open(&url).expect("it opens");
+    room(0);
+    let begin = Instant::now();
+    is_refused(worker_of(&hasty).start(Scheduler::global()).expect_err("no room"), begin);
+    let worker = thread::scope(|scope| {
+        let starts = scope.spawn(|| worker_of(&timers).start(Scheduler::global()));
+        thread::sleep(Duration::from_millis(100)); // it waits, as time passes
+        assert!(!starts.is_finished(), "it has given up");
+        room(9);
+        starts.join().expect("no panic").expect("it starts")
+    });
+    assert!(worker.stop(PATIENCE));
+    drop((worker, timers, hasty));
+    database.execute("DROP OWNED BY late CASCADE; DROP ROLE late");
+}
+
+/// More clients wait for the server than fit into the queue of its socket.
+fn a_socket_whose_queue_is_full_has_no_room(server: &Server) {
+    const SOCKET: &str = ".s.PGSQL.5432";
+    let folder = std::env::temp_dir().join(new_name("full"));
+    std::fs::create_dir(&folder).expect("a folder");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
+    let runtime = runtime.expect("a runtime");
+    // Nobody accepts them.
+    let crowd = runtime.block_on(async {
+        let listener = tokio::net::UnixSocket::new_stream().expect("a socket");
+        listener.bind(folder.join(SOCKET)).expect("an address");
+        let listener = listener.listen(1).expect("it listens");
+        let mut waiting = Vec::new();
+        while let Ok(one) = tokio::net::UnixStream::connect(folder.join(SOCKET)).await {
+            waiting.push(one);
+        }
+        (listener, waiting)
+    });
+    let of = |folder: &Path| folder.to_string_lossy().replace('/', "%2F");
+    let url = server.url().replace(&of(server.socket_folder()), &of(&folder));
+    let open = |timeout| OpenOptions::new().acquire_timeout(timeout).open(&url);
+    let error = open(Duration::from_millis(120)).expect_err("the queue is full");
+    assert!(matches!(error, Error::TooManyClients(_)), "{error:?}");
+    let opened = thread::scope(|scope| {
+        let opens = scope.spawn(|| open(PATIENCE));
+        thread::sleep(Duration::from_millis(100)); // it waits, as time passes
+        assert!(!opens.is_finished(), "it has given up");
+        // The server is there again.
+        std::fs::remove_file(folder.join(SOCKET)).expect("it is gone");
+        let real = server.socket_folder().join(SOCKET);
+        std::os::unix::fs::symlink(real, folder.join(SOCKET)).expect("a link");
+        opens.join().expect("no panic")
+    });
+    opened.expect("it opens").now().expect("a time");
+    drop(crowd);
+    std::fs::remove_dir_all(&folder).expect("it is gone");
 }
 
 /// A pool such as a service has.

@@ -37,6 +37,10 @@ const CHECKS: &[Check] = &[
         functions::calls_are_quick_after_the_table_has_grown,
     ),
     ("a_schema_of_ones_choice", roles::a_schema_of_ones_choice),
+    (
+        "a_schema_that_was_renamed_is_noticed_and_mended",
+        roles::a_schema_that_was_renamed_is_noticed_and_mended,
+    ),
     ("roles_have_what_they_need_and_no_more", roles::roles_have_what_they_need_and_no_more),
     (
         "workers_of_both_versions_live_through_an_upgrade",

@@ -69,6 +69,56 @@ pub(crate) fn a_schema_of_ones_choice(database: &Database<'_>) {
     mine.batch_execute(&format!("DROP SCHEMA {name} CASCADE")).expect("it is gone");
 }
 
+/// The statements that mend it are those of the documentation's first page.
+pub(crate) fn a_schema_that_was_renamed_is_noticed_and_mended(database: &Database<'_>) {
+    let Database::Schema { server, .. } = database else { panic!("a server") };
+    let (old, new) = (new_name("old"), new_name("new"));
+    let join = if server.url().contains('?') { '&' } else { '?' };
+    let address = |schema: &str| format!("{}{join}schema={schema}", server.url());
+    drop(Timers::open(&address(&old)).expect("it makes the schema"));
+    let mut owner = client(server.url());
+    let documented = include_str!("../../src/lib.rs").split("-- To rename the schema").nth(1);
+    let documented = documented.and_then(|text| text.split("```").next()).expect("it ends");
+    let documented = documented.replace("//!", "").replace("clocks", &new);
+    let documented = documented.replace("SCHEMA timers", &format!("SCHEMA {old}"));
+    let documented = documented.replace("mtimers(", &format!("m{old}("));
+    let (rename, mend) = documented.split_once(';').expect("it has two statements");
+
+    owner.batch_execute(rename).expect("it is renamed");
+    for noticed in [Timers::open(&address(&new)), Timers::open_unmigrated(&address(&new))] {
+        let noticed = noticed.expect_err("its functions name another");
+        assert!(matches!(noticed, Error::Invalid(_)), "{noticed:?}");
+        let said = noticed.to_string();
+        let is_told =
+            [&old, &new, "`To rename the schema`"].iter().all(|part| said.contains(*part));
+        assert!(is_told, "{said}");
+    }
+    owner.batch_execute(mend).expect("it is mended");
+    let timers = Timers::open(&address(&new)).expect("it opens");
+    let (tell, told) = mpsc::channel();
+    let worker = timers.worker().handle("mail", move |run| Ok(tell.send(run.key().to_owned())?));
+    let worker = worker.poll_every(PATIENCE).start(Scheduler::global()).expect("it starts");
+    // Through each function that has the name in its text, or in its search path.
+    owner
+        .batch_execute(&format!(
+            "SELECT {new}.tickwheel_schedule_many(ARRAY['mail'], ARRAY['1'], after => ARRAY[interval '1 hour']);
+             SELECT {new}.tickwheel_reset('mail', '1'); SELECT {new}.tickwheel_requeue('mail');
+             SELECT {new}.tickwheel_get('mail', '1'); SELECT {new}.tickwheel_cancel('mail', '2')"
+        ))
+        .expect("the functions find the tables");
+    let debounced = format!("SELECT {new}.tickwheel_set_notices('debounced')");
+    owner.batch_execute(&debounced).expect("it finds the tables");
+    assert_eq!(told.recv_timeout(PATIENCE).as_deref(), Ok("1"));
+    timers.schedule(&NewTimer::new("mail", "2", NOW)).expect("scheduled");
+    assert_eq!(told.recv_timeout(PATIENCE).as_deref(), Ok("2"));
+    assert!(worker.stop(PATIENCE));
+    let names = format!(
+        "SELECT count(*) FROM pg_proc WHERE pronamespace = '{new}'::regnamespace AND pg_get_functiondef(oid) LIKE '%{old}%'"
+    );
+    assert_eq!(database.number(&names), 0, "none is left");
+    owner.batch_execute(&format!("DROP SCHEMA {new} CASCADE")).expect("it is gone");
+}
+
 /// The grants are those of the documentation's first page.
 pub(crate) fn roles_have_what_they_need_and_no_more(database: &Database<'_>) {
     let Database::Schema { server, name } = database else { panic!("a server") };

@@ -5,7 +5,7 @@ use std::future::pending;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tickwheel::Scheduler;
 use tickwheel_durable::{Failure, Filter, State, StopReason, Timers, WorkerBuilder};
@@ -51,6 +51,33 @@ pub(super) fn async_handlers_run_at_the_same_time_up_to_a_bound(database: &Datab
     assert_eq!(most.load(Ordering::Relaxed), BOUND);
     let stats = worker.stats();
     assert_eq!((stats.claimed, stats.failed, stats.lost), (COUNT, 0, 0));
+    assert!(worker.stop(PATIENCE));
+}
+
+/// Each of them waits until all are under way. Nothing is known of how long they take, so their starts are written first, and a
+/// commit for each would take a disk seconds.
+pub(super) fn a_thousand_async_handlers_run_at_the_same_time(database: &Database<'_>) {
+    const COUNT: u64 = 1000;
+    let (timers, runtime) = (database.open(), runtime());
+    let all_are_here = Arc::new(tokio::sync::Barrier::new(COUNT as usize));
+    let worker = on(&runtime, &timers).handle_async("mail", move |_| {
+        let all_are_here = Arc::clone(&all_are_here);
+        async move {
+            all_are_here.wait().await;
+            Ok(())
+        }
+    });
+    let all: Vec<_> = (0..COUNT).map(|n| mail(&n.to_string(), NOW)).collect();
+    timers.schedule_all(&all).expect("scheduled");
+    let commits =
+        || if database.is_sqlite() { 0 } else { database.number("SELECT txid_current()") };
+    let (before, begin) = (commits(), Instant::now());
+    let worker = worker.async_runs(COUNT as usize).start(Scheduler::global()).expect("it starts");
+    until("all are done", || worker.stats().done == COUNT);
+    let commits = commits() - before;
+    println!("  {COUNT} at once: {:?}, {commits} commits", begin.elapsed());
+    assert!(commits.unsigned_abs() < COUNT / 2, "{commits} commits");
+    assert_eq!((worker.stats().failed, worker.stats().lost), (0, 0));
     assert!(worker.stop(PATIENCE));
 }
 

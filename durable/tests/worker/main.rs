@@ -22,7 +22,8 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use async_handlers::{
-    a_panic_of_an_async_handler_is_a_failure, async_handlers_run_at_the_same_time_up_to_a_bound,
+    a_panic_of_an_async_handler_is_a_failure, a_thousand_async_handlers_run_at_the_same_time,
+    async_handlers_run_at_the_same_time_up_to_a_bound,
 };
 use calls::{futures_do_what_the_calls_do, what_a_future_schedules_comes_on_time};
 use common::{PATIENCE, until};
@@ -37,8 +38,8 @@ use tenants::{
 };
 use tickwheel::{Precision, Scheduler};
 use tickwheel_durable::{
-    Error, Existing, Failure, Filter, NewTimer, Retry, Run, State, StopReason, Table, Timers,
-    WorkerBuilder, postgres, sqlite,
+    Error, Existing, Failure, Filter, NewTimer, OpenOptions, Retry, Run, State, StopReason, Table,
+    Timers, WorkerBuilder, postgres, sqlite,
 };
 
 const NOW: Duration = Duration::ZERO;
@@ -1211,6 +1212,32 @@ fn what_a_worker_cannot_be_is_said(database: &Database<'_>) {
     invalid(timers.worker().handle("mail", |_| Ok(())).handle("mail", |_| Ok(())));
     invalid(timers.worker().handle("mail", |_| Ok(())).name("a\0b"));
     invalid(timers.worker().handle_async("mail", async |_| Ok(())));
+    // Numbers with which nothing would run, or without an end: of all kinds, and of one.
+    let plain = |worker: WorkerBuilder| worker.handle("mail", |_| Ok(()));
+    let instant = Duration::from_micros(999);
+    invalid(plain(timers.worker()).threads(0));
+    invalid(plain(timers.worker()).async_runs(0));
+    invalid(plain(timers.worker().async_runs(0)));
+    invalid(plain(timers.worker()).retry(Retry::attempts(0)));
+    invalid(plain(timers.worker().retry(Retry::attempts(0))));
+    invalid(plain(timers.worker()).time_limit(NOW));
+    invalid(plain(timers.worker().time_limit(instant)));
+    invalid(plain(timers.worker()).poll_every(NOW));
+    invalid(plain(timers.worker()).poll_every(instant));
+    invalid(plain(timers.worker()).lease(NOW));
+    let none = OpenOptions::new().max_connections(0).open(&database.address());
+    assert!(matches!(none, Err(Error::Invalid(_))), "{none:?}");
+    assert_eq!(timers.list(&Filter::new().limit(0)).expect("a list"), []);
+    // The smallest of each works.
+    let smallest = |worker: WorkerBuilder| {
+        let least = Duration::from_millis(1);
+        worker.threads(1).async_runs(1).retry(Retry::attempts(1)).poll_every(least)
+    };
+    let worker = smallest(plain(timers.worker())).lease(Duration::from_millis(100));
+    let worker = worker.start(&scheduler).expect("it starts");
+    assert!(worker.stop(PATIENCE));
+    let no_wait = OpenOptions::new().max_connections(1).acquire_timeout(NOW);
+    no_wait.open(&database.address()).expect("it opens").now().expect("one is free");
     invalid(if database.is_sqlite() {
         timers.worker().handle_in_postgres("mail", |_, _| Ok(()))
     } else {
@@ -1291,6 +1318,7 @@ on_both! {
     futures_do_what_the_calls_do,
     what_a_future_schedules_comes_on_time,
     async_handlers_run_at_the_same_time_up_to_a_bound,
+    a_thousand_async_handlers_run_at_the_same_time,
     a_panic_of_an_async_handler_is_a_failure,
     failures_are_tried_again_and_dead_in_the_end,
     a_handler_that_never_returns_holds_up_nobody,

@@ -293,10 +293,10 @@ pub(crate) fn a_group_that_floods_leaves_the_others_on_time(database: &Database<
     let worker = start(worker.serial_by('/'));
     until("it is at work", || worker.stats().done > 3);
     let first = SystemTime::now() + Duration::from_millis(100);
-    let others =
-        (0..40).map(|n| NewTimer::new("serial", format!("{}/{n}", n % 4), first + GAP * n));
+    // Each is a group by itself, so that none waits for another.
+    let others = (0..20).map(|n| NewTimer::new("serial", n.to_string(), first + GAP * 3 * n));
     timers.schedule_all(&others.collect::<Vec<_>>()).expect("scheduled");
-    let lates: Vec<_> = (0..40).map(|_| told.recv_timeout(PATIENCE).expect("it comes")).collect();
+    let lates: Vec<_> = (0..20).map(|_| told.recv_timeout(PATIENCE).expect("it comes")).collect();
     let stats = worker.stats();
     let shares = shares(lates);
     println!(
@@ -304,7 +304,7 @@ pub(crate) fn a_group_that_floods_leaves_the_others_on_time(database: &Database<
         stats.done
     );
     assert!(shares[0] < Duration::from_millis(400), "{shares:?}");
-    assert!(stats.done > 44 && stats.done < 3000, "{stats:?}: its flood goes on");
+    assert!(stats.done > 24 && stats.done < 3000, "{stats:?}: its flood goes on");
     assert!(worker.stop(PATIENCE));
 }
 
@@ -329,8 +329,8 @@ pub(crate) fn a_run_whose_timer_is_gone_holds_its_group(database: &Database<'_>)
     timers.schedule(&NewTimer::new("serial", "1", NOW).payload("old")).expect("scheduled");
     assert_eq!(told.recv_timeout(PATIENCE).expect("it runs"), b"old");
     timers.schedule(&NewTimer::new("serial", "1", NOW).payload("new")).expect("scheduled");
-    // Longer than a lease, which the worker extends.
-    assert!(told.recv_timeout(Duration::from_millis(700)).is_err(), "beside the old one");
+    // Longer than a lease, which the worker extends, and than it takes until the worker looks at all that was passed over.
+    assert!(told.recv_timeout(Duration::from_millis(1600)).is_err(), "beside the old one");
     go.send(()).expect("it listens");
     assert_eq!(told.recv_timeout(PATIENCE).expect("it runs"), b"new");
     go.send(()).expect("it listens");

@@ -1,0 +1,24 @@
+use std::time::Duration;
+
+use tickwheel_durable::{Existing, NewTimer, Table, Timers, sqlite};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let timers = Timers::open("sqlite:shop.db")?;
+    let mut shop = rusqlite::Connection::open("shop.db")?;
+    shop.execute_batch("CREATE TABLE IF NOT EXISTS orders (id TEXT PRIMARY KEY, state TEXT)")?;
+    let worker = timers.worker().handle_in_sqlite("cancel order", |run, tx| {
+        // The work and the end of its timer are in one transaction, so it runs exactly once.
+        tx.execute("UPDATE orders SET state = 'cancelled' WHERE id = ?1", [run.key()])?;
+        Ok(())
+    });
+    let worker = worker.start(tickwheel::Scheduler::global())?;
+    let tx = shop.transaction()?; // the order and its timer, or neither
+    tx.execute("INSERT INTO orders VALUES ('4711', 'unpaid')", [])?;
+    let unpaid = NewTimer::new("cancel order", "4711", Duration::from_secs(1800));
+    sqlite::within(&tx).schedule(&[unpaid], Existing::Replace)?;
+    tx.commit()?;
+    timers.tell("cancel order");
+    std::io::stdin().read_line(&mut String::new())?; // until somebody presses Enter
+    worker.stop(Duration::from_secs(5));
+    Ok(())
+}
