@@ -80,7 +80,7 @@
 //! that has run it, and of a batch the workers are told the first. So a claim that shows a timer which was not expected makes that
 //! timer the claimer's, and it tells the others to look, twice a second at most. It did not work to tell them the timer: it
 //! had often woken by the time they heard of it, so they took it for a call for help. That call is the other news: a worker
-//! that has had no room for 10 ms tells it, and then all claim whatever is due of that kind for a second, as before there were turns. In a
+//! that has had no room for 25 ms tells it, and then all claim whatever is due of that kind for a second, as before there were turns. In a
 //! first form each full batch was such a call. But the first claims of a worker are for four timers, since it does not know yet how long its
 //! handlers take, so every start was one.
 //!

@@ -60,6 +60,7 @@ const FLOOR: Duration = Duration::from_secs(1);
 /// How far floors are behind the database's time, at least (FLOOR-2).
 const LAG: Duration = Duration::from_secs(1);
 
+#[expect(clippy::struct_excessive_bools, reason = "each is something to do that is not done yet")]
 struct Dispatcher<'a> {
     shared: &'a Arc<Shared>,
     connection: Option<Box<dyn Connection>>,
@@ -104,7 +105,7 @@ pub(super) fn start(shared: &Arc<Shared>, connection: Option<Box<dyn Connection>
             must_extend: false,
             must_attend: true,
             turns: Turns::new(
-                RandomState::new().hash_one(()) as i64,
+                i64::from_ne_bytes(RandomState::new().hash_one(()).to_ne_bytes()),
                 shared.kinds.iter().map(|kind| kind.name.as_str()),
             ),
             attended: None,
@@ -425,7 +426,7 @@ impl Dispatcher<'_> {
         }
         if let Some(age) = age.filter(|age| *age < RENEWED.1) {
             self.must_attend = false;
-            shared.wake_after(Cause::Attend, RENEWED.1 - age);
+            shared.wake_after(Cause::Attend, RENEWED.1.saturating_sub(age));
             return Ok(());
         }
         let (name, me) = (shared.settings.name.as_str(), self.turns.me());

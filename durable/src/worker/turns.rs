@@ -42,7 +42,7 @@ pub(super) const MARGIN: Duration = Duration::from_millis(10);
 
 /// How long a worker has had no room for what is due of a kind when it calls for help. The first claim of a worker is a small one,
 /// and quick handlers make room for the next one sooner than that.
-pub(super) const FULL: Duration = Duration::from_millis(10);
+pub(super) const FULL: Duration = Duration::from_millis(25);
 
 /// How often those behind the second one check, in microseconds: once a second.
 const PERIOD: i64 = 1_000_000;
@@ -114,7 +114,7 @@ impl Turns {
             return Turn::Mine;
         }
         let slot = micros(wake) / SLOT;
-        let score = |worker: i64| (mix(mix(of.hash ^ mix(slot as u64)) ^ worker as u64), worker);
+        let score = |worker: i64| (mix(mix(of.hash ^ mix(bits(slot))) ^ bits(worker)), worker);
         let mine = score(self.me);
         match of.others.iter().filter(|other| score(**other) > mine).count() {
             0 => Turn::Mine,
@@ -169,6 +169,10 @@ impl Turns {
 
 fn micros_of(micros: i64) -> Duration {
     Duration::from_micros(micros.unsigned_abs())
+}
+
+fn bits(number: i64) -> u64 {
+    u64::from_ne_bytes(number.to_ne_bytes())
 }
 
 /// FNV-1a, which is the same in all programs and versions: all workers must compute the same order.

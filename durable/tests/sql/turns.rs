@@ -19,29 +19,30 @@ use super::common::{PATIENCE, until};
 use super::databases::{Database, client, say};
 
 /// How many timers a second come due.
-const RATE: usize = 300;
+const RATE: u32 = 300;
 
 /// From the moment at which timers are put in until the first is due. By then the workers know each other.
 const LEAD: Duration = Duration::from_millis(1500);
 
 /// Puts in timers, all with one statement, of which one is due each few milliseconds. The workers are told of the first.
-fn put_in(database: &Database<'_>, count: usize) -> SystemTime {
+fn put_in(database: &Database<'_>, count: u32) -> SystemTime {
     let first = SystemTime::now() + LEAD;
     client(&database.url())
         .execute(
             "INSERT INTO tickwheel_timers (kind, key, due)
             SELECT 'mail', 'timer ' || n, $1::timestamptz + n * interval '1 second' / $2::bigint
             FROM generate_series(0, $3::bigint - 1) n",
-            &[&first, &(RATE as i64), &(count as i64)],
+            &[&first, &i64::from(RATE), &i64::from(count)],
         )
         .expect("put in");
     first
 }
 
-fn share(late: &[Duration], of: f64) -> Duration {
+/// Returns the lateness that so many in a hundred do not exceed.
+fn share(late: &[Duration], of: usize) -> Duration {
     let mut late = late.to_vec();
     late.sort();
-    late[((late.len() as f64 * of) as usize).min(late.len() - 1)]
+    late[(late.len() * of / 100).min(late.len() - 1)]
 }
 
 // ----- worker processes ----------------------------------------------------------------------
@@ -72,7 +73,7 @@ impl Process {
         let (tell, runs) = channel();
         let output = BufReader::new(child.stdout.take().expect("piped"));
         thread::spawn(move || {
-            output.lines().map_while(Result::ok).for_each(|line| read(&line, &tell))
+            output.lines().map_while(Result::ok).for_each(|line| read(&line, &tell));
         });
         let process = Process { child, runs };
         assert!(matches!(process.runs.recv_timeout(PATIENCE), Ok(Run::Ready)));
@@ -175,14 +176,15 @@ struct Figures {
 }
 
 /// Runs timers with so many processes, each of them once.
-fn measure(database: &Database<'_>, processes: usize, count: usize) -> Figures {
+fn measure(database: &Database<'_>, processes: usize, count: u32) -> Figures {
     let processes: Vec<_> = (0..processes).map(|_| Process::start(database)).collect();
     let before = server_ticks(database);
     put_in(database, count);
+    let count = count as usize;
     // The server is not asked, because that would cost it time.
     let mut late = Vec::new();
     until("all have run", || {
-        late.extend(processes.iter().flat_map(|process| process.late()).map(|(_, late)| late));
+        late.extend(processes.iter().flat_map(Process::late).map(|(_, late)| late));
         late.len() >= count
     });
     let ticks = server_ticks(database).zip(before).map(|(after, before)| after - before);
@@ -204,26 +206,26 @@ pub(crate) fn eight_processes_claim_as_often_as_one(database: &Database<'_>) {
         say(&format!(
             "sql, {processes} processes, {count} timers at {RATE} a second: {claims} claims, {ticks:?} ticks of the server, \
              late by {:?} (p50), {:?} (p99), {:?} (most)",
-            share(&late, 0.5),
-            share(&late, 0.99),
-            share(&late, 1.0)
+            share(&late, 50),
+            share(&late, 99),
+            share(&late, 100)
         ));
         // On a machine that is too busy for turns, what is late is claimed by more than one (TURN-3).
         let missed = late.iter().filter(|late| **late > Duration::from_millis(30)).count();
-        let most = count * 3 / 2 + missed * processes;
+        let most = count as usize * 3 / 2 + missed * processes;
         assert!(claims <= most, "{claims} claims of {processes} processes, at most {most}");
     }
 }
 
 /// The turns of a process that was killed are the second one's.
 pub(crate) fn what_a_killed_process_leaves_runs_at_once(database: &Database<'_>) {
-    let count: usize =
+    let count: u32 =
         env::var("TICKWHEEL_TURNS").map_or(600, |count| count.parse().expect("a number"));
-    let processes = if count < 3000 { 3 } else { 8 };
+    let processes: u32 = if count < 3000 { 3 } else { 8 };
     drop(database.open());
     let mut all: Vec<_> = (0..processes).map(|_| Process::start(database)).collect();
     let first = put_in(database, count);
-    let middle = first + Duration::from_secs_f64(count as f64 / RATE as f64 / 2.0);
+    let middle = first + Duration::from_secs(1) * count / RATE / 2;
     let left = middle.duration_since(SystemTime::now()).unwrap_or_default();
     thread::sleep(left); // real processes in real time
     all[0].kill();
@@ -233,7 +235,7 @@ pub(crate) fn what_a_killed_process_leaves_runs_at_once(database: &Database<'_>)
         database.number("SELECT count(*) FROM tickwheel_timers WHERE state = 'waiting'") == 0
     });
     until("the dead one is off the list", || {
-        database.number("SELECT count(*) FROM tickwheel_workers") == processes as i64 - 1
+        database.number("SELECT count(*) FROM tickwheel_workers") == i64::from(processes) - 1
     });
     thread::sleep(Duration::from_millis(50)); // what they have written is on its way
     let late = all[1..].iter().flat_map(Process::late).filter(|(due, _)| *due > killed);
@@ -241,12 +243,12 @@ pub(crate) fn what_a_killed_process_leaves_runs_at_once(database: &Database<'_>)
     say(&format!(
         "sql, one of {processes} processes is killed: {} timers that were due after that are late by {:?} (p50), {:?} (p90), {:?} (most)",
         late.len(),
-        share(&late, 0.5),
-        share(&late, 0.9),
-        share(&late, 1.0)
+        share(&late, 50),
+        share(&late, 90),
+        share(&late, 100)
     ));
-    assert!(late.len() >= count / 3, "{}", late.len());
-    assert!(share(&late, 0.9) < Duration::from_millis(500), "they wait for a look");
+    assert!(late.len() >= count as usize / 3, "{}", late.len());
+    assert!(share(&late, 90) < Duration::from_millis(500), "they wait for a look");
 }
 
 // ----- workers of this process ---------------------------------------------------------------
@@ -284,10 +286,10 @@ pub(crate) fn one_that_hangs_costs_some_milliseconds(database: &Database<'_>) {
     let waited = late.iter().filter(|late| **late >= Duration::from_millis(10)).count();
     say(&format!(
         "sql, one of two hangs: late by {:?} (p90), {waited} of 300 waited",
-        share(&late, 0.9)
+        share(&late, 90)
     ));
     assert!(waited >= 30, "{waited}");
-    assert!(share(&late, 0.9) < Duration::from_millis(500), "they wait for a look");
+    assert!(share(&late, 90) < Duration::from_millis(500), "they wait for a look");
     assert!(worker.stats().claims < 450, "{:?}", worker.stats());
     drop(session);
     until("it is off the list", || {
@@ -317,7 +319,8 @@ pub(crate) fn all_work_off_what_is_too_much_for_one(database: &Database<'_>) {
         })
         .collect();
     until("they are on the list", || {
-        database.number("SELECT count(*) FROM tickwheel_workers") == WORKERS as i64
+        database.number("SELECT count(*) FROM tickwheel_workers")
+            == i64::try_from(WORKERS).expect("few")
     });
     let mut best = Duration::MAX;
     for round in 0..6 {
