@@ -500,35 +500,7 @@ impl WorkerBuilder {
                 kind.name
             )));
         }
-        if let Some(setting) = self.misplaced {
-            return Err(Error::Invalid(format!(
-                "`{setting}` is of the kind that was registered last, and there is none: call it after `handle`"
-            )));
-        }
-        if let Some(kind) = self.kinds.iter().find(|kind| kind.limits.serial_by == Some('\0')) {
-            return Err(Error::Invalid(format!(
-                "the groups of {:?} are separated by the character 0, which no key contains",
-                kind.name
-            )));
-        }
-        if let Some(kind) = self.kinds.iter().find(|kind| kind.has_limits()) {
-            let stores = self.timers.stores();
-            let problem = if stores.len() > 1 {
-                "each of several databases would keep for itself: set them for one database, or use `at_most`"
-            } else if stores.iter().all(|one| one.store().has_limits()) {
-                return self.check_others();
-            } else {
-                "this store does not keep: leave them out, or implement `Store::has_limits`"
-            };
-            let name = &kind.name;
-            return Err(Error::Invalid(format!(
-                "{name:?} has limits over all processes, which {problem}"
-            )));
-        }
-        self.check_others()
-    }
-
-    fn check_others(&self) -> Result<()> {
+        self.check_limits()?;
         let is_without = |kind: &&Kind| kind.handler.is_async() && kind.spawn.is_none();
         if let Some(kind) =
             self.kinds.iter().find(is_without).filter(|_| self.settings.spawn.is_none())
@@ -556,6 +528,27 @@ impl WorkerBuilder {
             ));
         }
         self.check_numbers()
+    }
+
+    fn check_limits(&self) -> Result<()> {
+        if let Some(setting) = self.misplaced {
+            return Err(Error::Invalid(format!(
+                "`{setting}` is of the kind that was registered last, and there is none: call it after `handle`"
+            )));
+        }
+        let Some(kind) = self.kinds.iter().find(|kind| kind.has_limits()) else { return Ok(()) };
+        let stores = self.timers.stores();
+        let problem = if self.kinds.iter().any(|kind| kind.limits.serial_by == Some('\0')) {
+            "name the character 0 as a separator, which no key contains"
+        } else if stores.len() > 1 {
+            "each of several databases would keep for itself: set them for one database, or use `at_most`"
+        } else if !stores.iter().all(|one| one.store().has_limits()) {
+            "this store does not keep: leave them out, or implement `Store::has_limits`"
+        } else {
+            return Ok(());
+        };
+        let name = &kind.name;
+        Err(Error::Invalid(format!("{name:?} has limits over all processes, which {problem}")))
     }
 
     /// What would run nothing, or without an end, is refused.

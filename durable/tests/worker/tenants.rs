@@ -62,10 +62,6 @@ fn late(run: &tickwheel_durable::Run<'_>) -> Duration {
 pub(crate) fn a_flood_leaves_the_others_on_time(database: &Database<'_>) {
     let timers = database.open();
     put(database, "flood", "", flood());
-    let first = SystemTime::now() + Duration::from_millis(300);
-    let steady: Vec<_> =
-        (0..300).map(|n| NewTimer::new("steady", n.to_string(), first + GAP * n)).collect();
-    timers.schedule_all(&steady).expect("scheduled");
     let (tell, told) = mpsc::channel();
     let begin = Instant::now();
     let flooded = Arc::new(AtomicUsize::new(0));
@@ -78,6 +74,11 @@ pub(crate) fn a_flood_leaves_the_others_on_time(database: &Database<'_>) {
         tell.send(late(run))?;
         Ok(())
     }));
+    // From the start on, because the start takes a while.
+    let first = SystemTime::now() + Duration::from_millis(100);
+    let steady: Vec<_> =
+        (0..300).map(|n| NewTimer::new("steady", n.to_string(), first + GAP * n)).collect();
+    timers.schedule_all(&steady).expect("scheduled");
     let mut lates = Vec::new();
     while lates.len() < steady.len() && (flooded.load(Ordering::Relaxed) as u64) < flood() {
         lates.push(told.recv_timeout(PATIENCE).expect("it comes"));
@@ -350,9 +351,21 @@ pub(crate) fn what_limits_cannot_be_is_said(database: &Database<'_>) {
         refused(timers.worker().at_most_in_all(3).handle("mail", |_| Ok(())))
             .contains("at_most_in_all")
     );
-    assert!(
-        refused(timers.worker().handle("mail", |_| Ok(())).serial_by('\0')).contains("character 0")
-    );
+    let mail = |timers: &Timers| timers.worker().handle("mail", |_| Ok(()));
+    assert!(refused(mail(&timers).serial_by('\0')).contains("character 0"));
+    for nothing in [
+        mail(&timers).at_most(0),
+        mail(&timers).weight(0),
+        mail(&timers).at_most_in_all(0),
+        mail(&timers).rate(0, HOUR),
+        mail(&timers).rate(1, NOW),
+    ] {
+        assert!(refused(nothing).contains("0, so no handler would run"));
+    }
+    let other = database.another();
+    let many = Timers::sharded(&[database.address(), other.address()]).expect("they open");
+    assert!(refused(mail(&many).serial_by('/')).contains("several databases"));
+    drop(many);
 }
 
 /// A claim of a worker that has died holds its place until its lease ends, whatever becomes of the timer.
@@ -604,7 +617,7 @@ pub(crate) fn another_process_schedules_beside_a_drain(database: &Database<'_>) 
         say(&format!(
             "beside a drain, {part} of another process takes {took:?} us at p50, p99 and most; it is over: {is_over}"
         ));
-        assert!(took[1] < 1_000_000, "{took:?}");
+        assert!(took[1] < 400_000, "{took:?}");
         assert!(worker.stop(PATIENCE));
         database.execute("DELETE FROM tickwheel_timers");
     }
