@@ -15,7 +15,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use super::limits::{Groups, Shares, Start};
+use super::limits::{Groups, Shares, Start, at_a_time};
 use super::outage::Part;
 use super::runner;
 use super::shared::{ALONE, Alone, Cause, GRAIN, Held, Job, MOST_STUCK, Shared, Stage, count};
@@ -319,8 +319,7 @@ impl Dispatcher<'_> {
         }
         self.check()?;
         let Some(kind) = self.next_to_claim()? else { return Ok(false) };
-        let share = self.shares.of(kind, self.shared.scheduler.now());
-        let claimed = self.claim(kind, self.shared.room(kind).min(MOST_CLAIMED).min(share));
+        let claimed = self.claim(kind, self.room(kind));
         if !matches!(claimed, Ok(false)) {
             self.is_hungry(kind);
         }
@@ -330,7 +329,13 @@ impl Dispatcher<'_> {
     }
 
     fn may_claim(&self, kind: usize) -> bool {
-        !self.held_back.contains(&kind) && self.shared.room(kind) > 0
+        !self.held_back.contains(&kind) && self.room(kind) > 0
+    }
+
+    /// How many timers of a kind a claim takes.
+    fn room(&self, kind: usize) -> u32 {
+        let share = self.shares.of(kind, self.shared.scheduler.now());
+        self.shared.room(kind, share).min(MOST_CLAIMED).min(at_a_time(share))
     }
 
     /// Takes out the first kind that has room. The others keep their places.

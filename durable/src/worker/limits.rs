@@ -24,7 +24,7 @@ use std::time::{Duration, Instant, SystemTime};
 use crate::store::{Claimed, Floor, Limits, Passed};
 
 /// So many timers a kind claims at a time, while others have something to claim too.
-const BESIDE: u32 = 128;
+const BESIDE: u64 = 128;
 
 /// For how long a kind that has claimed something counts as one of those that have something to claim.
 const ACTIVE: Duration = Duration::from_secs(1);
@@ -47,18 +47,26 @@ impl Shares {
         self.kinds[kind].1 = Some(now);
     }
 
-    /// Returns how many timers a kind may claim at a time. It is the weights of those that have something to claim that count, so
-    /// a kind that is alone has no bound here.
-    pub(super) fn of(&self, kind: usize, now: Instant) -> u32 {
+    /// Returns the weight of a kind and that of the heaviest, if others have something to claim too. The others alone count, so a kind
+    /// that is alone has no bound here.
+    pub(super) fn of(&self, kind: usize, now: Instant) -> Option<(u32, u32)> {
         let is_active = |at: Option<Instant>| at.is_some_and(|at| now < at + ACTIVE);
         let others = self.kinds.iter().enumerate().filter(|(other, _)| *other != kind);
         let heaviest = others.filter(|(_, of)| is_active(of.1)).map(|(_, of)| of.0).max();
         let mine = self.kinds[kind].0;
-        heaviest.map_or(u32::MAX, |other| {
-            let share = u64::from(BESIDE) * u64::from(mine) / u64::from(other.max(mine));
-            u32::try_from(share).unwrap_or(BESIDE).max(1)
-        })
+        heaviest.map(|other| (mine, mine.max(other)))
     }
+}
+
+/// Returns the part of a number that a kind gets by its weight, at least 1.
+pub(super) fn part(number: u64, (mine, heaviest): (u32, u32)) -> u32 {
+    let part = number * u64::from(mine) / u64::from(heaviest);
+    u32::try_from(part).unwrap_or(u32::MAX).max(1)
+}
+
+/// Returns how many timers a kind claims at a time.
+pub(super) fn at_a_time(share: Option<(u32, u32)>) -> u32 {
+    share.map_or(u32::MAX, |share| part(BESIDE, share))
 }
 
 /// What is known of the groups of a kind.
@@ -204,14 +212,15 @@ mod tests {
     fn those_that_have_something_to_claim_share_by_weight() {
         let now = Instant::now();
         let mut shares = Shares::new([1, 4, 100].into_iter());
-        assert_eq!(shares.of(0, now), u32::MAX, "it is alone");
+        let claims = |shares: &Shares, kind, at| at_a_time(shares.of(kind, at));
+        assert_eq!(claims(&shares, 0, now), u32::MAX, "it is alone");
         shares.has_claimed(0, now);
-        assert_eq!((shares.of(0, now), shares.of(1, now)), (u32::MAX, BESIDE));
+        assert_eq!((claims(&shares, 0, now), claims(&shares, 1, now)), (u32::MAX, 128));
         shares.has_claimed(1, now);
-        assert_eq!((shares.of(0, now), shares.of(1, now)), (BESIDE / 4, BESIDE));
+        assert_eq!((claims(&shares, 0, now), claims(&shares, 1, now)), (32, 128));
         shares.has_claimed(2, now);
-        assert_eq!(shares.of(0, now), BESIDE / 100);
-        assert_eq!(shares.of(0, now + ACTIVE), u32::MAX, "the others have nothing any more");
+        assert_eq!((claims(&shares, 0, now), part(7, (1, 100))), (1, 1));
+        assert_eq!(claims(&shares, 0, now + ACTIVE), u32::MAX, "the others have nothing any more");
     }
 
     fn at(millis: u64) -> SystemTime {

@@ -77,6 +77,7 @@ use std::time::{Duration, Instant, SystemTime};
 use super::WorkerStats;
 use super::dispatcher::HORIZON;
 use super::futures::Spawn;
+use super::limits::part;
 use super::outage::Outage;
 use crate::clock::{DatabaseClock, from_micros, micros};
 use crate::error::{Error, StopReason, with_causes};
@@ -529,8 +530,8 @@ impl Shared {
 
     /// How many more timers of a kind may be claimed.
     ///
-    /// Quick handlers are claimed ahead of the threads. One whose handler has not ended yet may be slow.
-    pub(super) fn room(&self, kind: usize) -> u32 {
+    /// Quick handlers are claimed ahead of the threads, of a kind among others as far as its share of them says. One whose handler has not ended yet may be slow.
+    pub(super) fn room(&self, kind: usize, share: Option<(u32, u32)>) -> u32 {
         let state = self.state();
         let waits = |alone: Alone| !alone.has_started || self.scheduler.now() < alone.until;
         if state.alone.is_some_and(waits) {
@@ -541,6 +542,7 @@ impl Shared {
         // What waits for a thread here must not take the place of what may run elsewhere.
         let most = if self.kinds[kind].limits.at_most.is_some() { 1 } else { MOST_AHEAD };
         let ahead = ahead.clamp(1, most) as usize;
+        let ahead = share.map_or(ahead, |share| part(ahead as u64, share) as usize);
         // Threads that are busy for long must not have more and more payloads queued behind them.
         if line.jobs.iter().map(|job| job.timer.payload.len()).sum::<usize>() >= MOST_BYTES {
             return 0;

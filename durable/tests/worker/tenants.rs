@@ -109,6 +109,7 @@ pub(crate) fn weights_share_the_claims(database: &Database<'_>) {
     until("most of one are done", || counts[0].load(Ordering::Relaxed) >= 6000);
     let light = counts[1].load(Ordering::Relaxed);
     assert!(worker.stop(PATIENCE));
+    println!("weights 4 and 1: 6000 and {light}");
     assert!(light > 0 && light < 3500, "{light} beside 6000");
 }
 
