@@ -49,6 +49,11 @@ def durable(*names):
 
 ORDEAL = ["env", "TICKWHEEL_SEED=1", "TICKWHEEL_ORDEAL=40", *durable("faults"), "an_ordeal_with_postgresql"]
 
+
+def durable_unit(name):
+    return TESTS + ["-p", "tickwheel-durable", "--lib", name]
+
+
 # Name, file, what is replaced, by what, and the suite that has to notice.
 MUTATIONS = [
     # Time
@@ -988,11 +993,11 @@ MUTATIONS = [
     ("durable: a floor is never lowered", "durable/src/worker/dispatcher.rs",
      "if let Some(floor) = &mut self.floors[kind] {", "if let Some(floor) = &mut None::<Floor> {", durable("sql")),
     ("durable: a floor is lowered to a rounded time", "durable/src/worker/dispatcher.rs",
-     "(wake - Duration::from_micros(GRAIN.unsigned_abs()), 0)", "(wake, 0)", durable("sql")),
+     "*floor = (*floor).min((first, 0));", "*floor = (*floor).min((wake, 0));", durable("sql")),
     ("durable: a floor is above what is about to commit", "durable/src/worker/dispatcher.rs",
      ".min((claimed.now - LAG, 0))", ".min((claimed.now, 0))", durable("sql")),
     ("durable: there is no floor", "durable/src/worker/dispatcher.rs",
-     "            floor: self.floors[kind],\n", "            floor: None,\n", durable("sql")),
+     "floor: start.map_or(self.floors[kind], |start| start.floor),", "floor: start.map_or(None, |start| start.floor),", durable("sql")),
     ("durable: a floor leaves out the timer behind it", "durable/src/postgres/session.rs",
      "coalesce($8::bigint, 0))", "coalesce($8::bigint + 1, 0))", durable("sql")),
     ("durable: to requeue all reads those that wait", "durable/migrations/postgres/0003_functions.sql",
@@ -1075,6 +1080,31 @@ MUTATIONS = [
     ("durable: the name of the host is not verified", "durable/src/postgres/address.rs",
      "builder.danger_accept_invalid_hostnames(!is_host_verified);", "builder.danger_accept_invalid_hostnames(true);",
      durable("faults") + ["with_tls"]),
+    ("durable: tenants, weights do not count", "durable/src/worker/limits.rs",
+     "number * u64::from(mine)", "number * u64::from(mine.max(heaviest))", durable_unit("limits")),
+    ("durable: tenants, a later timer of a group is taken", "durable/src/worker/limits.rs",
+     ".filter(|(_, place)| **place < floor)", ".filter(|(_, place)| **place > floor)", durable_unit("limits")),
+    ("durable: tenants, a group out of sight is forgotten", "durable/src/worker/limits.rs",
+     "self.passed.entry(group).or_insert(reached);", "_ = (group, reached);", durable_unit("limits")),
+    ("durable: tenants, a hold ends before its lease", "durable/src/sqlite/session.rs",
+     "WHERE kind = ?1 AND until <= ?2", "WHERE kind = ?1 AND until > ?2", durable("worker") + ["with_sqlite::a_hold"]),
+    ("durable: tenants, holds are not extended", "durable/src/worker/dispatcher.rs",
+     "        self.extend_holds()?;\n", "", durable("worker") + ["with_sqlite::a_run_whose_timer_is_gone"]),
+    ("durable: tenants, nothing is let go", "durable/src/worker/runner.rs",
+     "|connection| connection.let_go(&fences)", "|_| Ok(_ = &fences)", durable("worker") + ["with_sqlite::no_more_run"]),
+    ("durable: tenants, SQLite's bucket is always full", "durable/src/sqlite/session.rs",
+     "(tokens + since.as_secs_f64() / per.as_secs_f64() * full)", "(tokens + since.as_secs_f64().max(full))",
+     durable("worker") + ["with_sqlite::a_rate"]),
+    ("durable: tenants, SQLite is not left free", "durable/src/sqlite/mod.rs",
+     "has_others.then(||", "(has_others && false).then(||", durable("worker") + ["with_sqlite::another_process"]),
+    ("durable: tenants, a store without limits is not refused", "durable/src/worker/mod.rs",
+     "!stores.iter().all(|one| one.store().has_limits())", "stores.is_empty()", durable("worker") + ["foreign"]),
+    ("durable: tenants, a kind has no bound of its own", "durable/src/worker/shared.rs",
+     "let width = of.at_most.unwrap_or(default);", "let width = default;", durable("worker") + ["with_sqlite::a_kind_has"]),
+    ("durable: tenants, PostgreSQL counts no holds", "durable/migrations/postgres/0006_limits.sql",
+     "most - (SELECT count(*)::integer", "most - 0 * (SELECT count(*)::integer", durable("worker") + ["with_postgresql"]),
+    ("durable: tenants, PostgreSQL takes from held groups", "durable/migrations/postgres/0006_limits.sql",
+     "grp <> ALL (excepted) AND grp NOT IN (", "grp <> ALL (excepted) OR grp NOT IN (", durable("worker") + ["with_postgresql"]),
 ]
 
 

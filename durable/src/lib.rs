@@ -119,6 +119,70 @@
 //! | `tickwheel_durable_timers` | a gauge with the label `state`, set by [`Timers::counts`] |
 //! | `tickwheel_durable_lag_seconds` | a gauge, set by [`Timers::counts`] |
 //!
+//! ## Tenants
+//!
+//! Kinds share a worker, and workers share a database. Each kind has threads of its own, and a kind that had nothing to do is claimed
+//! before one that has a backlog, so a kind that floods makes the others late by one small claim. These settings are of the kind that
+//! was registered last:
+//!
+//! | | what it bounds | where |
+//! | --- | --- | --- |
+//! | [`WorkerBuilder::weight`] | the share of the claims while several kinds have something due | in this worker |
+//! | [`WorkerBuilder::at_most`] | runs at the same time | in this worker |
+//! | [`WorkerBuilder::at_most_in_all`] | runs at the same time | in all processes |
+//! | [`WorkerBuilder::rate`] | starts within a time | in all processes |
+//! | [`WorkerBuilder::serial_by`] | runs at the same time of each group, in the order of their due times | in all processes |
+//!
+//! ```
+//! # #[cfg(feature = "sqlite")] {
+//! use std::sync::mpsc::channel;
+//! use std::time::Duration;
+//! use tickwheel::Scheduler;
+//! use tickwheel_durable::{NewTimer, Timers};
+//!
+//! let timers = Timers::open("sqlite::memory:")?;
+//! let (tell, told) = channel();
+//! let worker = timers
+//!     .worker()
+//!     .handle("charge", move |run| Ok(tell.send(run.key().to_owned())?))
+//!     .serial_by('/') // one at a time for each customer
+//!     .at_most_in_all(20) // the bank allows so many connections
+//!     .rate(100, Duration::from_secs(1)) // and so many requests
+//!     .handle("newsletter", |_| Ok(()))
+//!     .at_most(1)
+//!     .handle("alarm", |_| Ok(()))
+//!     .weight(10) // ten times as many claims as a newsletter, while both have a backlog
+//!     .start(Scheduler::global())?;
+//! timers.schedule(&NewTimer::new("charge", "customer 7/invoice 1", Duration::ZERO))?;
+//! timers.schedule(&NewTimer::new("charge", "customer 7/invoice 2", Duration::from_millis(5)))?; // after the first one
+//! assert_eq!(told.recv()?, "customer 7/invoice 1");
+//! assert_eq!(told.recv()?, "customer 7/invoice 2");
+//! worker.stop(Duration::from_secs(5));
+//! # }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! What holds for the limits over all processes:
+//!
+//! - **A limit is never exceeded by runs that have a lease.** A claim writes down what it takes in its own transaction, and such claims
+//!   of a kind come one after the other. A run counts from its claim until its handler has returned and its outcome is written, also if
+//!   its timer was cancelled or replaced in the meantime. If its worker dies, it counts until the lease ends, and not longer. A run that
+//!   has exceeded its time limit has failed, and does not count any more, although its handler may go on.
+//! - **What is held back is not lost, and holds up no other kind and no other group.** It is claimed when a run of the kind ends in this
+//!   process, or when the rate allows the next one. For the end of a run elsewhere the worker looks each 100 ms ([`HELD_BACK`]); for one
+//!   group among many that others hold, it may take a second. A group of which 100,000 are due is passed over once, and not by each
+//!   claim.
+//! - **Each worker applies its own limits**, and counts all runs that workers with limits have. So workers that disagree keep to the
+//!   limit of the strictest only in part: give them the same. Runs of workers without limits for the kind, and of those of a version
+//!   before 6 of the tables, do not count.
+//! - **A group is the text of the key before the separator**, so it works with every client, and without a column. A timer that has
+//!   failed, or whose worker has died, waits for its next attempt, and those behind it go on.
+//! - A kind without limits costs nothing more than before. With `at_most_in_all`, nothing is claimed ahead of the threads, so very quick
+//!   handlers wait for the database between two runs.
+//!
+//! SQLite has one writer at a time. A worker that works off a backlog leaves the file free for as long as it has had it, while other
+//! processes write in it, so that their calls take milliseconds.
+//!
 //! ## In SQL, from any client
 //!
 //! In PostgreSQL, the migration makes these functions. They work in a transaction of yours, from every language and client. With
@@ -273,7 +337,7 @@
 //! GRANT SELECT, INSERT, UPDATE, DELETE ON timers.tickwheel_timers TO works, schedules;
 //! GRANT SELECT ON timers.tickwheel_schema, timers.tickwheel_awake TO works, schedules;
 //! GRANT INSERT, UPDATE ON timers.tickwheel_awake TO works;
-//! GRANT SELECT, INSERT, UPDATE, DELETE ON timers.tickwheel_workers TO works;
+//! GRANT SELECT, INSERT, UPDATE, DELETE ON timers.tickwheel_workers, timers.tickwheel_limits, timers.tickwheel_holds TO works;
 //! GRANT USAGE ON SEQUENCE timers.tickwheel_fence TO works;
 //! ```
 //!
@@ -291,6 +355,7 @@
 //! | Sidekiq's retries and dead set | [`Retry`], [`State::Dead`], [`Timers::requeue`] |
 //! | Sidekiq's death handlers | [`WorkerBuilder::on_dead`] |
 //! | db-scheduler's heartbeats and dead executions | leases: [`WorkerBuilder::lease`] |
+//! | Oban's queue limits, `global_limit` and `rate_limit`; Sidekiq's limiters and queue weights; groups of `BullMQ` | [`at_most`](WorkerBuilder::at_most), [`at_most_in_all`](WorkerBuilder::at_most_in_all), [`rate`](WorkerBuilder::rate), [`weight`](WorkerBuilder::weight), [`serial_by`](WorkerBuilder::serial_by) |
 //! | the `poll_interval` of all of them | the wheel, and news from the server; [`WorkerBuilder::poll_every`] as a fallback |
 //!
 //! With the feature `native-tls`, connections have TLS as `sslmode` in the address says, as with libpq, and
@@ -406,7 +471,7 @@
 //! processes share, an atomic way to take a row that nobody else has, a number that only grows, and durable writes.
 //! MySQL 8 has all of it (`SKIP LOCKED`), and needs polling, because it tells nobody of news. Redis needs scripts, and its
 //! durability is what its settings make it. Handlers get whatever type of transaction the store has ([`TransactionType`],
-//! [`WorkerBuilder::handle_in`]). The contract is STORE-1 to STORE-7 in `src/store.rs`, and
+//! [`WorkerBuilder::handle_in`]). The contract is STORE-1 to STORE-9 in `src/store.rs`, and
 //! `tests/store.rs` checks it.
 //!
 //! The page [`design`] tells how the crate works inside.
@@ -446,8 +511,8 @@ pub use handler::{Run, Work};
 pub use sharded::ShardError;
 pub use store::{
     AnyTransaction, Changed, Claim, Claimed, ClaimedTimer, Connection, Existing, Finish, Floor,
-    Listener, Look, MOST_BYTES, News, Notices, Purpose, RunId, SCHEMA_VERSION, Store, Table, Then,
-    Transacted, TransactionType, Transactions,
+    HELD_BACK, Limits, Listener, Look, MOST_BYTES, News, Notices, Passed, Purpose, RunId,
+    SCHEMA_VERSION, Store, Table, Then, Transacted, TransactionType, Transactions, WINDOW,
 };
 pub use timer::{
     Filter, KindCounts, LONGEST_KEY, LONGEST_KIND, NewTimer, Repetition, Scheduled, State, Timer,

@@ -178,6 +178,10 @@ impl Store for Prepared {
         self.store.completion(finish)
     }
 
+    fn has_limits(&self) -> bool {
+        self.store.has_limits()
+    }
+
     fn transactions(&self) -> Transactions {
         self.store.transactions()
     }

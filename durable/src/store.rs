@@ -21,6 +21,9 @@
 //!   claimed by itself, and never together with others.
 //! - STORE-8 A floor is a hint. A claim or a look may leave out what stands at or before it, and a store to which that is worth
 //!   nothing need not.
+//! - STORE-9 What a claim with [`Limits`] takes, it also writes down as held: the fencing number, the kind and the group, until the
+//!   lease ends. A hold lasts until that time, or until `let_go`, whatever becomes of the timer. Claims of a kind with limits come one
+//!   after the other, and each counts all holds of the kind that were committed before. So no two claims see the same room.
 
 use std::any::{Any, TypeId};
 use std::time::{Duration, SystemTime};
@@ -30,7 +33,7 @@ use crate::handler::Work;
 use crate::timer::{Filter, KindCounts, NewTimer, Scheduled, State, Timer, When};
 
 /// The version of the tables that this crate makes.
-pub const SCHEMA_VERSION: i32 = 5;
+pub const SCHEMA_VERSION: i32 = 6;
 
 /// A claim takes no more bytes of payloads than this, or a single timer with more.
 pub const MOST_BYTES: usize = 16 << 20;
@@ -160,6 +163,11 @@ pub trait Store: Send + Sync + 'static {
     fn completion(&self, finish: &Finish) -> Option<String> {
         _ = finish;
         None
+    }
+
+    /// Returns true if claims heed [`Claim::limits`]. Otherwise a worker that has any does not start.
+    fn has_limits(&self) -> bool {
+        false
     }
 
     /// Returns which transactions [`Connection::transact`] gives to a handler.
@@ -416,6 +424,26 @@ pub trait Connection: Table + Send {
     /// The errors of the database.
     fn extend(&mut self, runs: &[RunId], lease: Duration) -> Result<Changed>;
 
+    /// Makes holds last `lease` from now (STORE-9). Returns the fencing numbers of those that there still are.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the database.
+    fn hold(&mut self, fences: &[i64], lease: Duration) -> Result<Vec<i64>> {
+        _ = lease;
+        Ok(fences.to_vec())
+    }
+
+    /// Removes holds (STORE-9). It need not survive a crash of the database, because a hold ends by itself.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the database.
+    fn let_go(&mut self, fences: &[i64]) -> Result<()> {
+        _ = fences;
+        Ok(())
+    }
+
     /// Writes what became of runs (STORE-3). It should not wait for timers that other transactions hold.
     ///
     /// # Errors
@@ -538,12 +566,24 @@ pub struct Claim<'a> {
     pub lease: Duration,
     /// What stands at or before this may be left out (STORE-8).
     pub floor: Option<Floor>,
+    /// What may be claimed of the kind, in all processes together (STORE-9).
+    pub limits: Option<Limits>,
+    /// Groups of which it takes nothing, although they are not held.
+    pub except: &'a [String],
 }
 
 impl<'a> Claim<'a> {
     /// Claims one timer of a kind, for the worker of this name and a lease of 30 seconds.
     pub fn new(kind: &'a str, owner: &'a str) -> Claim<'a> {
-        Claim { kind, limit: 1, owner, lease: Duration::from_secs(30), floor: None }
+        Claim {
+            kind,
+            limit: 1,
+            owner,
+            lease: Duration::from_secs(30),
+            floor: None,
+            limits: None,
+            except: &[],
+        }
     }
 
     /// Sets how many it takes at most.
@@ -563,6 +603,63 @@ impl<'a> Claim<'a> {
     pub fn floor(self, floor: Option<Floor>) -> Claim<'a> {
         Claim { floor, ..self }
     }
+
+    /// Sets what may be claimed in all processes together. Not set, there are no limits.
+    #[must_use]
+    pub fn limits(self, limits: Option<Limits>) -> Claim<'a> {
+        Claim { limits, ..self }
+    }
+
+    /// Sets of which groups it takes nothing.
+    #[must_use]
+    pub fn except(self, except: &'a [String]) -> Claim<'a> {
+        Claim { except, ..self }
+    }
+}
+
+/// The limits of a kind, over all processes. By default there are none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Limits {
+    /// No more than so many are held at the same time.
+    pub at_most: Option<u32>,
+    /// So many may be claimed within a time: a bucket that is full at first, and fills up again evenly.
+    pub rate: Option<(u32, Duration)>,
+    /// Of each group one is held at a time, the earliest first. See [`group_of`](Limits::group_of).
+    pub serial_by: Option<char>,
+}
+
+impl Limits {
+    /// Returns the group of a timer with this key: the text before the first separator, or the whole key if there is none.
+    /// `None`: the kind has no groups.
+    #[must_use]
+    pub fn group_of<'k>(&self, key: &'k str) -> Option<&'k str> {
+        self.serial_by.map(|separator| key.split(separator).next().unwrap_or(key))
+    }
+}
+
+/// When limits hold back what is due and nobody tells when they no longer do, a claim follows after this time.
+pub const HELD_BACK: Duration = Duration::from_millis(100);
+
+/// A claim of a kind with groups looks at so many timers that are due, and passes over those of groups that are held.
+pub const WINDOW: u32 = 1000;
+
+/// A group that is held, and where the first timer stands that was passed over for that. What is before that place is not of the
+/// group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Passed {
+    /// The group.
+    pub group: String,
+    /// The place before the timer.
+    pub before: Floor,
+}
+
+impl Passed {
+    /// Timers of this group, behind this place, were passed over.
+    pub fn new(group: impl Into<String>, before: Floor) -> Passed {
+        Passed { group: group.into(), before }
+    }
 }
 
 /// What [`Connection::claim`] has taken.
@@ -579,12 +676,26 @@ pub struct Claimed {
     /// When the next timer of the kind that waits wakes after `now`, if there is one. So a worker that was told of the
     /// first of many comes to know of each of them. `None` also if there may be more, because another claim follows then.
     pub next: Option<SystemTime>,
+    /// The limits hold back what is due. A claim at this time may get some of it.
+    pub held_back: Option<SystemTime>,
+    /// Of a kind with groups: how far the claim has looked. If there is `more`, the next one goes on from there.
+    pub reached: Option<Floor>,
+    /// Of a kind with groups: those of which timers were passed over.
+    pub passed: Vec<Passed>,
 }
 
 impl Claimed {
     /// These timers were taken, at this time of the database, and nothing is known of others.
     pub fn new(now: SystemTime, timers: Vec<ClaimedTimer>) -> Claimed {
-        Claimed { now, timers, more: false, next: None }
+        Claimed {
+            now,
+            timers,
+            more: false,
+            next: None,
+            held_back: None,
+            reached: None,
+            passed: Vec::new(),
+        }
     }
 }
 

@@ -10,7 +10,8 @@ use super::PATIENCE;
 use crate::error::{Error, Result, with_causes};
 
 /// How our own connections are set, unless each transaction is (PG-4).
-const SETTINGS: &str = "-c lock_timeout=10s -c default_transaction_isolation=read\\ committed";
+const SETTINGS: &str =
+    "-c lock_timeout=10s -c jit=off -c default_transaction_isolation=read\\ committed";
 
 pub(super) struct Address {
     /// Hosts, ports and the database, for errors.

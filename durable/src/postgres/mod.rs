@@ -61,7 +61,8 @@ macro_rules! migrations {
 
 migrations! {
     "0001_timers.sql", "0002_moves.sql", "0003_functions.sql", "0004_notices.sql",
-    "0005_workers.sql"
+    "0005_workers.sql",
+    "0006_limits.sql"
 }
 
 /// Any number, but the same for all processes that create the tables: one at a time does.
@@ -488,6 +489,10 @@ impl Store for Postgres {
             SELECT CASE WHEN count(*) = 1 THEN 1 ELSE tickwheel_refuse_completion() END FROM mine"
         );
         Some(placed(&statement, self.schema.as_deref()).into_owned())
+    }
+
+    fn has_limits(&self) -> bool {
+        true
     }
 
     fn transactions(&self) -> Transactions {

@@ -15,8 +15,8 @@ use crate::columns::delay_millis;
 use crate::error::{Error, Result};
 use crate::handler::Work;
 use crate::store::{
-    Changed, Claim, Claimed, ClaimedTimer, Connection, Existing, Finish, Floor, Look, MOST_BYTES,
-    RunId, SCHEMA_VERSION, Table, Then, Transacted,
+    Changed, Claim, Claimed, ClaimedTimer, Connection, Existing, Finish, Floor, HELD_BACK, Limits,
+    Look, MOST_BYTES, Passed, RunId, SCHEMA_VERSION, Table, Then, Transacted, WINDOW,
 };
 use crate::timer::{Filter, KindCounts, NewTimer, Scheduled, State, Timer, When};
 
@@ -282,6 +282,9 @@ impl<L: Link> Connection for Session<L> {
                 taken.*
             FROM clock CROSS JOIN counted LEFT JOIN taken ON true ORDER BY taken.woke, taken.id"
         );
+        if let Some(limits) = claim.limits {
+            return self.claim_within(claim, limits);
+        }
         let (floor_wake, floor_id) = claim.floor.unzip();
         let rows = self.table().query(
             SQL,
@@ -298,23 +301,12 @@ impl<L: Link> Connection for Session<L> {
         )?;
         let first = rows.first().ok_or_else(no_row)?;
         check_version(first)?;
-        let mut claimed = Claimed {
-            now: first.try_get(0).map_err(failed)?,
-            timers: Vec::with_capacity(rows.len()),
+        let timers = claimed_in(&rows)?;
+        Ok(Claimed {
             more: first.try_get(2).map_err(failed)?,
             next: first.try_get(3).map_err(failed)?,
-        };
-        for row in &rows {
-            // Without a timer there is one row all the same.
-            if let Some(before) = row.try_get::<_, Option<&str>>("before").map_err(failed)? {
-                claimed.timers.push(ClaimedTimer {
-                    timer: timer_in(row)?,
-                    woke: row.try_get("woke").map_err(failed)?,
-                    was_running: before == "running",
-                });
-            }
-        }
-        Ok(claimed)
+            ..Claimed::new(first.try_get(0).map_err(failed)?, timers)
+        })
     }
 
     fn start(&mut self, run: RunId, attempts: u32) -> Result<bool> {
@@ -352,6 +344,19 @@ impl<L: Link> Connection for Session<L> {
             let (ids, fences) = ids_and_fences(runs);
             fences_in(&table.query(SQL, &[&ids, &fences, &for_interval(lease)])?)
         })
+    }
+
+    fn hold(&mut self, fences: &[i64], lease: Duration) -> Result<Vec<i64>> {
+        let sql = "UPDATE tickwheel_holds SET until = tickwheel_now() + $2::float8 * interval '1 millisecond'
+            WHERE fence = ANY ($1::bigint[]) RETURNING fence";
+        fences_in(&self.patient().query(sql, &[&fences.to_vec(), &for_interval(lease)])?)
+    }
+
+    /// It is not awaited that this is on the disk. After a crash, a hold that is there again ends by itself.
+    fn let_go(&mut self, fences: &[i64]) -> Result<()> {
+        let sql = "DELETE FROM tickwheel_holds WHERE fence = ANY ($1::bigint[])
+            AND (SELECT set_config('synchronous_commit', 'off', true)) IS NOT NULL";
+        self.patient().query(sql, &[&fences.to_vec()]).map(drop)
     }
 
     /// Each outcome is for itself, so those of one kind may be committed before the others.
@@ -430,6 +435,75 @@ impl<L: Link> Connection for Session<L> {
         });
         counts.collect()
     }
+}
+
+impl<L: Link> Session<L> {
+    fn claim_within(&mut self, claim: &Claim<'_>, limits: Limits) -> Result<Claimed> {
+        const SQL: &str = concat!(
+            "SELECT c.clock, schema.oldest, c.more, c.next, c.held_back, c.reached_wake, c.reached_id, c.passed_groups,
+                c.passed_wakes, c.passed_ids, ",
+            columns!("t."),
+            ", w.woke, w.before
+            FROM tickwheel_schema schema CROSS JOIN tickwheel_claim($1, $2, $3, $4::float8 * interval '1 millisecond', $5, $6, $7,
+                $8, $9, $10::float8 * interval '1 millisecond', $11, $12, $13, $14::float8 * interval '1 millisecond', $15) c
+            LEFT JOIN LATERAL unnest(c.ids, c.wakes, c.befores) AS w (id, woke, before) ON true
+            LEFT JOIN LATERAL unnest(c.timers) t ON t.id = w.id ORDER BY w.woke, w.id"
+        );
+        let (floor_wake, floor_id) = claim.floor.unzip();
+        let small = |number: u32| i32::try_from(number).unwrap_or(i32::MAX);
+        let rows = self.table().query(
+            SQL,
+            &[
+                &claim.kind,
+                &small(claim.limit),
+                &claim.owner,
+                &for_interval(claim.lease),
+                &i64::try_from(MOST_BYTES).unwrap_or(i64::MAX),
+                &floor_wake,
+                &floor_id,
+                &limits.at_most.map(small),
+                &limits.rate.map(|(starts, _)| small(starts)),
+                &limits.rate.map(|(_, per)| for_interval(per)),
+                &limits.serial_by.map(String::from),
+                &claim.except.to_vec(),
+                &small(WINDOW),
+                &for_interval(HELD_BACK),
+                &SCHEMA_VERSION,
+            ],
+        )?;
+        let first = rows.first().ok_or_else(no_row)?;
+        check_version(first)?;
+        let reached: (Option<SystemTime>, Option<i64>) =
+            (first.try_get(5).map_err(failed)?, first.try_get(6).map_err(failed)?);
+        let groups: Option<Vec<String>> = first.try_get(7).map_err(failed)?;
+        let wakes: Option<Vec<SystemTime>> = first.try_get(8).map_err(failed)?;
+        let ids: Option<Vec<i64>> = first.try_get(9).map_err(failed)?;
+        let places = wakes.unwrap_or_default().into_iter().zip(ids.unwrap_or_default());
+        let passed = groups.unwrap_or_default().into_iter().zip(places);
+        Ok(Claimed {
+            more: first.try_get(2).map_err(failed)?,
+            next: first.try_get(3).map_err(failed)?,
+            held_back: first.try_get(4).map_err(failed)?,
+            reached: reached.0.zip(reached.1),
+            passed: passed.map(|(group, before)| Passed { group, before }).collect(),
+            ..Claimed::new(first.try_get(0).map_err(failed)?, claimed_in(&rows)?)
+        })
+    }
+}
+
+/// The timers that a claim has taken. Without any there is one row all the same.
+fn claimed_in(rows: &[Row]) -> Result<Vec<ClaimedTimer>> {
+    let mut timers = Vec::with_capacity(rows.len());
+    for row in rows {
+        if let Some(before) = row.try_get::<_, Option<&str>>("before").map_err(failed)? {
+            timers.push(ClaimedTimer {
+                timer: timer_in(row)?,
+                woke: row.try_get("woke").map_err(failed)?,
+                was_running: before == "running",
+            });
+        }
+    }
+    Ok(timers)
 }
 
 impl<C: Sql> Within<'_, C> {

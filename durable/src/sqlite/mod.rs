@@ -13,15 +13,21 @@
 //! - SQLITE-1 A transaction that writes begins with `BEGIN IMMEDIATE`. One that read first and wrote later could fail in
 //!   between, because another process has written.
 //! - SQLITE-2 The connection is not in its place while a thread uses it, and nothing is locked. So a handler that calls
-//!   the store from inside its own transaction gets an error after some seconds, and not a deadlock.
+//!   the store from inside its own transaction gets an error after some seconds, and not a deadlock. Threads get it in the order in
+//!   which they have asked.
+//! - SQLITE-3 SQLite does not queue the processes that want to write. One that waits looks after pauses of its own, which grow to 100 ms
+//!   in other programs, so a worker that wrote without a pause would keep them out for seconds. While others write in the file, a
+//!   worker leaves it free for as long as it has had it. Its transactions take milliseconds.
 
 mod session;
 mod table;
 
+use std::cell::Cell;
+use std::collections::VecDeque;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -49,11 +55,17 @@ macro_rules! migrations {
 }
 
 migrations! {
-    "0001_timers.sql", "0002_moves.sql", "0003_checks.sql", "0004_notices.sql", "0005_workers.sql"
+    "0001_timers.sql", "0002_moves.sql", "0003_checks.sql", "0004_notices.sql", "0005_workers.sql", "0006_limits.sql"
 }
 
 /// How long to wait for the transactions of other threads and processes, which take milliseconds.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// For how long others count as present that have written in the file.
+const OTHERS: Duration = Duration::from_secs(10);
+
+/// The longest rest of a worker. The transaction of a handler may take longer.
+const LONGEST_REST: Duration = Duration::from_millis(50);
 
 type WallClock = dyn Fn() -> SystemTime + Send + Sync;
 
@@ -66,10 +78,29 @@ pub struct Sqlite {
 struct File {
     path: PathBuf,
     clock: Box<WallClock>,
-    client: Mutex<Place>,
+    desk: Mutex<Desk>,
     /// How often a connection was opened.
     opened: AtomicU64,
     is_free: Condvar,
+    share: Mutex<Share>,
+}
+
+/// The connection, and the threads that wait for it (SQLITE-2).
+struct Desk {
+    place: Place,
+    queue: VecDeque<u64>,
+    tickets: u64,
+}
+
+/// How workers share the file with other processes (SQLITE-3).
+#[derive(Default)]
+struct Share {
+    /// SQLite's number of the last change by others, and which connection has given it.
+    changes: Option<(u64, i64)>,
+    /// Others have written not long ago.
+    others_until: Option<Instant>,
+    /// Until then the file is left to others.
+    rest_until: Option<Instant>,
 }
 
 /// Where the connection is.
@@ -95,9 +126,10 @@ impl Sqlite {
         let file = File {
             path: path.as_ref().to_path_buf(),
             clock: Box::new(clock),
-            client: Mutex::new(Place::Closed),
+            desk: Mutex::new(Desk { place: Place::Closed, queue: VecDeque::new(), tickets: 0 }),
             opened: AtomicU64::new(0),
             is_free: Condvar::new(),
+            share: Mutex::default(),
         };
         Sqlite { file: Arc::new(file) }
     }
@@ -116,7 +148,7 @@ impl File {
 
     fn open(&self) -> Result<Client> {
         let client = Client::open(&self.path).map_err(failed)?;
-        client.busy_timeout(PATIENCE).map_err(failed)?;
+        client.busy_handler(Some(is_worth_another_try)).map_err(failed)?;
         set_wal(&client)?;
         client.execute_batch("PRAGMA synchronous = FULL").map_err(failed)?;
         client.set_prepared_statement_cache_capacity(32);
@@ -141,23 +173,74 @@ impl File {
         result
     }
 
+    fn desk(&self) -> MutexGuard<'_, Desk> {
+        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Takes the connection out of its place, or the right to open one.
     fn take(&self) -> Result<Lent<'_>> {
         let deadline = Instant::now() + PATIENCE;
-        let mut place = self.client.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut desk = self.desk();
+        desk.tickets += 1;
+        let mine = desk.tickets;
+        desk.queue.push_back(mine);
         loop {
-            match std::mem::replace(&mut *place, Place::InUse) {
-                Place::Free(client) => return Ok(Lent { file: self, client: Some(client) }),
-                Place::Closed => return Ok(Lent { file: self, client: None }),
-                Place::InUse => {}
+            if desk.queue.front() == Some(&mine) {
+                let client = match std::mem::replace(&mut desk.place, Place::InUse) {
+                    Place::Free(client) => Some(Some(client)),
+                    Place::Closed => Some(None),
+                    Place::InUse => None,
+                };
+                if let Some(client) = client {
+                    desk.queue.pop_front();
+                    return Ok(Lent { file: self, client });
+                }
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
+                desk.queue.retain(|ticket| *ticket != mine);
+                drop(desk);
+                self.is_free.notify_all(); // the next one may be at the front now
                 return Err(Error::Busy);
             }
-            let waited = self.is_free.wait_timeout(place, left);
-            place = waited.unwrap_or_else(PoisonError::into_inner).0;
+            desk = self.is_free.wait_timeout(desk, left).unwrap_or_else(PoisonError::into_inner).0;
         }
+    }
+
+    /// Returns SQLite's number of the last change by other connections, and which connection has given it: each counts for
+    /// itself.
+    fn changes(&self, client: &Client) -> Result<(u64, i64)> {
+        let mut statement = client.prepare_cached("PRAGMA data_version").map_err(failed)?;
+        let version = statement.query_row([], |row| row.get(0)).map_err(failed)?;
+        Ok((self.opened.load(Ordering::Relaxed), version)) // the place of the connection orders it
+    }
+
+    /// Does what `write` does for a worker, which leaves room for others (SQLITE-3).
+    fn write_and_rest<T>(&self, work: impl FnOnce(&Transaction<'_>) -> Result<T>) -> Result<T> {
+        self.with(|client| {
+            // The other threads of this process wait too, or they would go on one after the other.
+            let rest = self.share().rest_until;
+            thread::sleep(
+                rest.map_or(Duration::ZERO, |end| end.saturating_duration_since(Instant::now())),
+            );
+            let changes = self.changes(client)?;
+            let transaction = begin(client)?;
+            let began = Instant::now();
+            let result = work(&transaction)?;
+            transaction.commit().map_err(failed)?;
+            let ended = Instant::now();
+            let mut share = self.share();
+            if share.changes.replace(changes).is_some_and(|before| before != changes) {
+                share.others_until = Some(ended + OTHERS);
+            }
+            let has_others = share.others_until.is_some_and(|until| ended < until);
+            share.rest_until = has_others.then(|| ended + (ended - began).min(LONGEST_REST));
+            Ok(result)
+        })
+    }
+
+    fn share(&self) -> MutexGuard<'_, Share> {
+        self.share.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes all changes or none (SQLITE-1).
@@ -169,6 +252,21 @@ impl File {
             Ok(result)
         })
     }
+}
+
+/// SQLite asks this when another process writes in the file: `tries` tries have failed. Its own timeout pauses for up to 100 ms, and
+/// the other process may leave the file free for less.
+fn is_worth_another_try(tries: i32) -> bool {
+    thread_local!(static FIRST: Cell<Option<Instant>> = const { Cell::new(None) });
+    let now = Instant::now();
+    if tries == 0 {
+        FIRST.set(Some(now));
+    }
+    if FIRST.get().is_some_and(|first| now - first > PATIENCE) {
+        return false;
+    }
+    thread::sleep(Duration::from_micros(if tries < 20 { 300 } else { 1000 }));
+    true
 }
 
 /// SQLite does not wait here, as it does elsewhere, for somebody who writes: another process, say, that opens a new file.
@@ -192,9 +290,8 @@ struct Lent<'a> {
 
 impl Drop for Lent<'_> {
     fn drop(&mut self) {
-        let place = self.client.take().map_or(Place::Closed, Place::Free);
-        *self.file.client.lock().unwrap_or_else(PoisonError::into_inner) = place;
-        self.file.is_free.notify_one();
+        self.file.desk().place = self.client.take().map_or(Place::Closed, Place::Free);
+        self.file.is_free.notify_all(); // one of them has the first ticket
     }
 }
 
@@ -262,6 +359,10 @@ impl Store for Sqlite {
             version if version < SCHEMA_VERSION => Err(Error::Unmigrated(version)),
             _ => Ok(()),
         })
+    }
+
+    fn has_limits(&self) -> bool {
+        true
     }
 
     fn transactions(&self) -> Transactions {

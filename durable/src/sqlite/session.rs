@@ -1,11 +1,11 @@
 //! What workers do: look, claim, extend, and write what became of runs.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use rusqlite::types::Value;
-use rusqlite::{OptionalExtension, params};
+use rusqlite::{OptionalExtension, Params, params};
 
 use super::table::{COLUMNS, NEVER, Within, millis, time};
 use super::{File, begin, failed};
@@ -13,16 +13,19 @@ use crate::columns::{delay_millis, milliseconds};
 use crate::error::{Error, Result};
 use crate::handler::Work;
 use crate::store::{
-    Changed, Claim, Claimed, ClaimedTimer, Connection, Existing, Finish, Look, RunId,
-    SCHEMA_VERSION, Table, Then, Transacted,
+    Changed, Claim, Claimed, ClaimedTimer, Connection, Existing, Finish, HELD_BACK, Limits, Look,
+    MOST_BYTES, Passed, RunId, SCHEMA_VERSION, Table, Then, Transacted, WINDOW,
 };
 use crate::timer::{Filter, KindCounts, NewTimer, Scheduled, State, Timer, When};
+
+/// How long a transaction that writes outcomes takes, before it leaves the rest to the next one. Another thread, or another
+/// process, waits for so long.
+const SHORT: Duration = Duration::from_millis(4);
 
 /// A connection for one thread, which takes the process' own for each call.
 pub(super) struct Session {
     file: Arc<File>,
-    /// SQLite's number of the last change by others, when it was read last, and which connection has given it: each counts
-    /// for itself.
+    /// The last change by others, when it was read last.
     changes: Option<(u64, i64)>,
 }
 
@@ -40,6 +43,13 @@ impl Session {
         // The clock is read once the file is ours.
         self.file
             .write(|transaction| work(Within { client: transaction, time: Some(self.file.now()) }))
+    }
+
+    /// Writes for a worker, which may go on doing so (SQLITE-3).
+    fn work<T>(&self, work: impl FnOnce(Within<'_>) -> Result<T>) -> Result<T> {
+        self.file.write_and_rest(|transaction| {
+            work(Within { client: transaction, time: Some(self.file.now()) })
+        })
     }
 }
 
@@ -75,11 +85,7 @@ impl Table for Session {
 
 impl Connection for Session {
     fn has_changed(&mut self) -> Result<bool> {
-        let changes = self.file.with(|client| {
-            let mut statement = client.prepare_cached("PRAGMA data_version").map_err(failed)?;
-            let version = statement.query_row([], |row| row.get(0)).map_err(failed)?;
-            Ok((self.file.opened.load(Ordering::Relaxed), version))
-        })?;
+        let changes = self.file.with(|client| self.file.changes(client))?;
         let before = self.changes.replace(changes);
         Ok(before != Some(changes))
     }
@@ -106,11 +112,14 @@ impl Connection for Session {
     }
 
     fn claim(&mut self, claim: &Claim<'_>) -> Result<Claimed> {
-        self.write(|table| table.claim(claim))
+        self.work(|table| match claim.limits {
+            Some(limits) => table.claim_within(claim, limits),
+            None => table.claim(claim),
+        })
     }
 
     fn start(&mut self, run: RunId, attempts: u32) -> Result<bool> {
-        self.write(|table| table.start(run, attempts))
+        self.work(|table| table.start(run, attempts))
     }
 
     fn start_all(&mut self, starts: &[(RunId, u32)]) -> Result<Changed> {
@@ -140,16 +149,56 @@ impl Connection for Session {
         })
     }
 
-    fn finish(&mut self, runs: &[Finish]) -> Result<Changed> {
+    fn hold(&mut self, fences: &[i64], lease: Duration) -> Result<Vec<i64>> {
         self.write(|table| {
-            let mut finished = Changed::default();
-            for finish in runs {
-                if table.finish(finish)? {
-                    finished.changed.push(finish.run.fence);
+            let sql = "UPDATE tickwheel_holds SET until = ?2 WHERE fence = ?1";
+            let mut statement = table.client.prepare_cached(sql).map_err(failed)?;
+            let until = table.now().saturating_add(delay_millis(lease));
+            let mut held = Vec::new();
+            for fence in fences {
+                if statement.execute((fence, until)).map_err(failed)? > 0 {
+                    held.push(*fence);
                 }
             }
-            Ok(finished)
+            Ok(held)
         })
+    }
+
+    fn let_go(&mut self, fences: &[i64]) -> Result<()> {
+        self.work(|table| {
+            let sql = "DELETE FROM tickwheel_holds WHERE fence = ?1";
+            let mut statement = table.client.prepare_cached(sql).map_err(failed)?;
+            fences.iter().try_for_each(|fence| statement.execute([fence]).map(drop)).map_err(failed)
+        })
+    }
+
+    fn finish(&mut self, runs: &[Finish]) -> Result<Changed> {
+        let (mut finished, mut left) = (Changed::default(), runs);
+        while !left.is_empty() {
+            let written = self.work(|table| {
+                let (began, mut changed, mut count) = (Instant::now(), Vec::new(), 0);
+                while count < left.len() && (count == 0 || began.elapsed() < SHORT) {
+                    if table.finish(&left[count])? {
+                        changed.push(left[count].run.fence);
+                    }
+                    count += 1;
+                }
+                Ok((changed, count))
+            });
+            match written {
+                Ok((changed, count)) => {
+                    finished.changed.extend(changed);
+                    left = &left[count..];
+                }
+                Err(error) if left.len() == runs.len() => return Err(error),
+                // What is committed is told, and the error comes again when the rest is tried again.
+                Err(_) => {
+                    finished.busy.extend(left.iter().map(|finish| finish.run.fence));
+                    break;
+                }
+            }
+        }
+        Ok(finished)
     }
 
     fn transact(
@@ -235,23 +284,25 @@ impl Within<'_> {
             (due.len(), due.iter().position(|timer| timer.state == State::Running));
         due.truncate(suspected.map_or(found, |first| first.max(1)));
         let more = is_cut || due.len() < found || found == claim.limit as usize;
+        let next = if more { None } else { self.next_after_now(claim.kind)? };
+        let timers = self.take(claim, due)?;
+        Ok(Claimed { more, next, ..Claimed::new(time(self.now()), timers) })
+    }
+
+    /// Returns when the next timer of a kind wakes that waits.
+    fn next_after_now(&self, kind: &str) -> Result<Option<SystemTime>> {
         let sql = "SELECT wake FROM tickwheel_timers
             WHERE kind = ?1 AND wake > ?2 AND wake < ?3 AND state = 'waiting' ORDER BY wake LIMIT 1";
         let mut next = self.client.prepare_cached(sql).map_err(failed)?;
-        let next = if more {
-            Ok(None)
-        } else {
-            next.query_row(params![claim.kind, self.now(), NEVER], |row| row.get(0)).optional()
-        };
-        let next: Option<i64> = next.map_err(failed)?;
-        let mut claimed = Claimed {
-            now: time(self.now()),
-            timers: Vec::with_capacity(due.len()),
-            more,
-            next: next.map(time),
-        };
+        let next = next.query_row(params![kind, self.now(), NEVER], |row| row.get(0));
+        Ok(next.optional().map_err(failed)?.map(time))
+    }
+
+    /// Gives timers to a worker.
+    fn take(&self, claim: &Claim<'_>, due: Vec<Timer>) -> Result<Vec<ClaimedTimer>> {
+        let mut taken = Vec::with_capacity(due.len());
         if due.is_empty() {
-            return Ok(claimed);
+            return Ok(taken);
         }
         let first = self.fences(due.len())?;
         let sql = "UPDATE tickwheel_timers
@@ -270,9 +321,141 @@ impl Within<'_> {
             timer.wake = Some(time(until));
             let values = params![timer.id, fence, timer.owner, until, timer.error];
             update.execute(values).map_err(failed)?;
-            claimed.timers.push(ClaimedTimer { timer, woke, was_running });
+            taken.push(ClaimedTimer { timer, woke, was_running });
+        }
+        Ok(taken)
+    }
+
+    /// Claims timers of a kind with limits (STORE-9). Transactions that write come one after the other anyway.
+    fn claim_within(&self, claim: &Claim<'_>, limits: Limits) -> Result<Claimed> {
+        self.check_version()?;
+        let (kind, now) = (claim.kind, self.now());
+        self.execute("DELETE FROM tickwheel_holds WHERE kind = ?1 AND until <= ?2", (kind, now))?;
+        let mut room = claim.limit;
+        let tokens = limits.rate.map(|(starts, per)| self.tokens(kind, starts, per)).transpose()?;
+        if let Some(tokens) = tokens {
+            room = (0..room).take_while(|taken| f64::from(*taken) + 1.0 <= tokens).count() as u32;
+        }
+        if let Some(most) = limits.at_most {
+            let sql = "SELECT count(*) FROM tickwheel_holds WHERE kind = ?1";
+            let mut held = self.client.prepare_cached(sql).map_err(failed)?;
+            room = room.min(
+                most.saturating_sub(held.query_row([kind], |row| row.get(0)).map_err(failed)?),
+            );
+        }
+        let mut claimed = Claimed::new(time(now), Vec::new());
+        if room > 0 {
+            let due = self.choose(claim, limits, room, &mut claimed)?;
+            claimed.timers = self.take(claim, due)?;
+        }
+        let until = now.saturating_add(delay_millis(claim.lease));
+        for ClaimedTimer { timer, .. } in &claimed.timers {
+            let sql = "INSERT INTO tickwheel_holds (fence, kind, of_group, until) VALUES (?1, ?2, ?3, ?4)";
+            self.execute(sql, (timer.fence, kind, limits.group_of(&timer.key), until))?;
+        }
+        let count = claimed.timers.len() as u32;
+        // What there is room for may be less than what is due.
+        if count >= room && room < claim.limit && (count > 0 || self.has_due(claim)?) {
+            claimed.held_back = Some(time(now) + HELD_BACK);
+        }
+        if let (Some(tokens), Some((starts, per))) = (tokens, limits.rate) {
+            let left = tokens - f64::from(count);
+            if left < 1.0 {
+                let next = time(now) + per.mul_f64((1.0 - left) / f64::from(starts));
+                claimed.held_back = claimed.held_back.map(|_| next);
+            }
+            let sql = "INSERT INTO tickwheel_limits (kind, tokens, filled) VALUES (?1, ?2, ?3)
+                ON CONFLICT (kind) DO UPDATE SET tokens = excluded.tokens, filled = excluded.filled";
+            self.execute(sql, (kind, left, now))?;
+        }
+        if !claimed.more && claimed.held_back.is_none() {
+            claimed.next = self.next_after_now(kind)?;
         }
         Ok(claimed)
+    }
+
+    fn execute(&self, sql: &str, values: impl Params) -> Result<usize> {
+        self.client.prepare_cached(sql).and_then(|mut sql| sql.execute(values)).map_err(failed)
+    }
+
+    /// Returns what the bucket of a kind holds now.
+    fn tokens(&self, kind: &str, starts: u32, per: Duration) -> Result<f64> {
+        let sql = "SELECT tokens, filled FROM tickwheel_limits WHERE kind = ?1";
+        let mut bucket = self.client.prepare_cached(sql).map_err(failed)?;
+        let bucket = bucket.query_row([kind], |row| Ok((row.get(0)?, row.get(1)?)));
+        let full = f64::from(starts);
+        Ok(bucket.optional().map_err(failed)?.map_or(full, |(tokens, filled): (f64, i64)| {
+            let since = milliseconds(self.now().saturating_sub(filled));
+            (tokens + since.as_secs_f64() / per.as_secs_f64() * full).min(full)
+        }))
+    }
+
+    fn has_due(&self, claim: &Claim<'_>) -> Result<bool> {
+        let sql = "SELECT 1 FROM tickwheel_timers WHERE kind = ?1 AND wake <= ?2 LIMIT 1";
+        let mut due = self.client.prepare_cached(sql).map_err(failed)?;
+        due.exists((claim.kind, self.now())).map_err(failed)
+    }
+
+    /// Chooses what is claimed of a kind with limits: without groups what is due first, and with groups the first of each that is
+    /// not held.
+    fn choose(
+        &self,
+        claim: &Claim<'_>,
+        limits: Limits,
+        room: u32,
+        claimed: &mut Claimed,
+    ) -> Result<Vec<Timer>> {
+        let sql = "SELECT DISTINCT of_group FROM tickwheel_holds WHERE kind = ?1 AND of_group IS NOT NULL";
+        let mut held = self.client.prepare_cached(sql).map_err(failed)?;
+        let held = held.query_map([claim.kind], |row| row.get(0)).map_err(failed)?;
+        let mut held: HashSet<String> = held.collect::<rusqlite::Result<_>>().map_err(failed)?;
+        let excepted: HashSet<&str> = claim.except.iter().map(String::as_str).collect();
+        let width = if limits.serial_by.is_some() { WINDOW } else { room };
+        let (wake, id) = claim.floor.map_or((i64::MIN, 0), |(wake, id)| (millis(wake), id));
+        let sql = "SELECT id, wake, key, state, length(payload) FROM tickwheel_timers
+            WHERE kind = ?1 AND wake <= ?2 AND (wake, id) > (?3, ?4) ORDER BY wake, id LIMIT ?5";
+        let mut due = self.client.prepare_cached(sql).map_err(failed)?;
+        let mut due =
+            due.query(params![claim.kind, self.now(), wake, id, width]).map_err(failed)?;
+        let (mut chosen, mut bytes, mut found, mut last) = (Vec::new(), 0, 0, None);
+        let (mut is_full, mut is_left, mut passed) = (false, false, HashMap::new());
+        while let Some(row) = due.next().map_err(failed)? {
+            let (id, wake): (i64, i64) = (row.get(0).map_err(failed)?, row.get(1).map_err(failed)?);
+            (found, last) = (found + 1, Some((time(wake), id)));
+            let key = String::from_utf8_lossy(
+                row.get_ref(2).map_err(failed)?.as_bytes().unwrap_or_default(),
+            )
+            .into_owned();
+            let group = limits.group_of(&key).map(str::to_owned);
+            if let Some(group) = group.as_ref().filter(|group| held.contains(*group)) {
+                passed.entry(group.clone()).or_insert((time(wake), id - 1));
+                continue;
+            }
+            if group.as_deref().is_some_and(|group| excepted.contains(group)) {
+                continue;
+            }
+            let is_suspected = row.get_ref(3).map_err(failed)?.as_bytes() == Ok(b"running");
+            bytes += usize::try_from(row.get::<_, i64>(4).map_err(failed)?).unwrap_or(0);
+            is_full |= chosen.len() >= room as usize
+                || !chosen.is_empty() && (is_suspected || bytes > MOST_BYTES);
+            if is_full {
+                is_left = true;
+                continue;
+            }
+            is_full = is_suspected; // it is taken by itself (STORE-7)
+            chosen.push(id);
+            held.extend(group);
+            claimed.reached = Some((time(wake), id));
+        }
+        if !is_left {
+            claimed.reached = last;
+        }
+        claimed.more = found == width || is_left;
+        claimed.passed =
+            passed.into_iter().map(|(group, before)| Passed { group, before }).collect();
+        let sql = format!("SELECT {COLUMNS} FROM tickwheel_timers WHERE id = ?1");
+        let timers = chosen.into_iter().map(|id| self.query(&sql, vec![id.into()]));
+        Ok(timers.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
     }
 
     fn start(&self, run: RunId, attempts: u32) -> Result<bool> {
@@ -334,8 +517,6 @@ fn lease_ended(owner: Option<&str>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::PoisonError;
-
     use super::super::{Place, Sqlite};
     use super::*;
     use crate::store::Store;
@@ -348,7 +529,7 @@ mod tests {
         let mut session = Session::new(&store.file);
         assert!(session.has_changed().unwrap(), "nothing is known yet");
         assert!(!session.has_changed().unwrap());
-        *store.file.client.lock().unwrap_or_else(PoisonError::into_inner) = Place::Closed;
+        store.file.desk().place = Place::Closed;
         assert!(session.has_changed().unwrap(), "another process may have written in the meantime");
         assert!(!session.has_changed().unwrap());
     }

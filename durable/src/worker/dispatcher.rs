@@ -15,6 +15,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use super::limits::{Groups, Shares, Start, at_a_time};
 use super::outage::Part;
 use super::runner;
 use super::shared::{ALONE, Alone, Cause, GRAIN, Held, Job, MOST_STUCK, Shared, Stage, count};
@@ -24,7 +25,7 @@ use crate::error::{Error, Result, StopReason};
 use crate::failure::Failure;
 use crate::handler::Tenure;
 use crate::sight;
-use crate::store::{Claim, ClaimedTimer, Connection, Floor, RunId};
+use crate::store::{Claim, Claimed, ClaimedTimer, Connection, Floor, HELD_BACK, Limits, RunId};
 
 /// How often to look without a reason.
 const LOOK: Duration = Duration::from_secs(60);
@@ -68,6 +69,11 @@ struct Dispatcher<'a> {
     woken: BTreeMap<usize, Vec<SystemTime>>,
     /// For each kind, where its claims and looks begin.
     floors: Vec<Option<Floor>>,
+    shares: Shares,
+    /// Of kinds with groups, what is known of those.
+    groups: BTreeMap<usize, Groups>,
+    /// Kinds of which the limits hold back what is due.
+    held_back: HashSet<usize>,
     must_look: bool,
     must_poll: bool,
     must_extend: bool,
@@ -88,6 +94,12 @@ pub(super) fn start(shared: &Arc<Shared>, connection: Option<Box<dyn Connection>
             to_claim: VecDeque::new(),
             woken: BTreeMap::new(),
             floors: vec![None; shared.kinds.len()],
+            shares: Shares::new(shared.kinds.iter().map(|kind| kind.weight)),
+            groups: (0..shared.kinds.len())
+                .filter(|kind| shared.kinds[*kind].limits.serial_by.is_some())
+                .map(|kind| (kind, Groups::default()))
+                .collect(),
+            held_back: HashSet::new(),
             must_look: true,
             must_poll: shared.poll().is_some(),
             must_extend: false,
@@ -190,8 +202,12 @@ impl Dispatcher<'_> {
             Cause::News => self.look_anew(),
             Cause::Floor(kind) => {
                 self.floors[kind] = None;
+                let now = self.shared.scheduler.now();
+                self.groups.get_mut(&kind).into_iter().for_each(|groups| groups.begin_anew(now));
                 self.is_hungry(kind);
             }
+            Cause::HeldBack(kind) => self.may_pass(kind),
+            Cause::Freed => self.runs_have_ended(),
             Cause::Poll => self.must_poll = true,
             Cause::Extend => self.must_extend = true,
             Cause::Limit(fence) => self.end_of_time(fence),
@@ -226,22 +242,53 @@ impl Dispatcher<'_> {
         }
     }
 
-    /// A timer of this kind wakes at this time, or up to [`GRAIN`] before.
+    /// A timer of this kind wakes at this time, or up to [`GRAIN`] before. A kind that had nothing to claim is served first, before
+    /// those that have a backlog.
     fn wakes(&mut self, kind: usize, wake: SystemTime) {
-        self.is_hungry(kind);
+        if !self.to_claim.contains(&kind) {
+            self.to_claim.push_front(kind);
+        }
         self.woken.entry(kind).or_default().push(wake);
         self.lower_floor(kind, wake);
     }
 
     fn lower_floor(&mut self, kind: usize, wake: SystemTime) {
+        let first = wake - Duration::from_micros(GRAIN.unsigned_abs());
         if let Some(floor) = &mut self.floors[kind] {
-            *floor = (*floor).min((wake - Duration::from_micros(GRAIN.unsigned_abs()), 0));
+            *floor = (*floor).min((first, 0));
+        }
+        self.groups.get_mut(&kind).into_iter().for_each(|groups| groups.wakes(first, wake));
+    }
+
+    /// The limits of a kind may let something pass again.
+    fn may_pass(&mut self, kind: usize) {
+        self.held_back.remove(&kind);
+        if let Some(groups) = self.groups.get_mut(&kind) {
+            groups.try_foreign(&self.shared.groups_of(kind));
+        }
+        self.is_hungry(kind);
+    }
+
+    /// Runs of kinds with limits have ended here, and nothing holds their places any more.
+    fn runs_have_ended(&mut self) {
+        let freed = std::mem::take(&mut self.shared.state().freed);
+        for (kind, group) in freed {
+            let groups = self.groups.get_mut(&kind);
+            let has_more =
+                groups.zip(group).is_some_and(|(groups, group)| groups.has_ended(&group));
+            let was_full =
+                self.shared.kinds[kind].limits.at_most.is_some() && self.held_back.remove(&kind);
+            if has_more || was_full {
+                self.is_hungry(kind);
+            }
         }
     }
 
     /// Looks at all there is: what this worker has missed, it does not know (FLOOR-3).
     fn look_anew(&mut self) {
         self.floors.fill(None);
+        let now = self.shared.scheduler.now();
+        self.groups.values_mut().for_each(|groups| groups.begin_anew(now));
         self.must_look = true;
         self.must_attend = true; // a worker has come or gone, or the connection has
     }
@@ -271,23 +318,39 @@ impl Dispatcher<'_> {
             self.must_look = false;
         }
         self.check()?;
-        let mut is_busy = false;
-        for _ in 0..self.to_claim.len() {
-            let Some(kind) = self.to_claim.pop_front() else { break };
-            let room = self.shared.room(kind).min(MOST_CLAIMED);
-            if room == 0 || self.shared.is_stopping() {
-                self.to_claim.push_back(kind); // the others are served all the same
-                let woken = self.woken.get(&kind).and_then(|wakes| wakes.first().copied());
-                self.fills(kind, woken.or_else(|| self.turns.waits(kind)))?;
-                continue;
-            }
-            let claimed = self.claim(kind, room);
-            if !matches!(claimed, Ok(false)) {
-                self.is_hungry(kind);
-            }
-            is_busy |= claimed? && self.shared.room(kind) > 0;
+        let Some(kind) = self.next_to_claim()? else { return Ok(false) };
+        let claimed = self.claim(kind, self.room(kind));
+        if !matches!(claimed, Ok(false)) {
+            self.is_hungry(kind);
         }
-        Ok(is_busy)
+        claimed?;
+        // Causes come in between two claims, so that what wakes waits for one claim, and not for one of each kind.
+        Ok(self.to_claim.iter().any(|kind| self.may_claim(*kind)))
+    }
+
+    fn may_claim(&self, kind: usize) -> bool {
+        !self.held_back.contains(&kind) && self.room(kind) > 0
+    }
+
+    /// How many timers of a kind a claim takes.
+    fn room(&self, kind: usize) -> u32 {
+        let share = self.shares.of(kind, self.shared.scheduler.now());
+        self.shared.room(kind, share).min(MOST_CLAIMED).min(at_a_time(share))
+    }
+
+    /// Takes out the first kind that has room. The others keep their places.
+    fn next_to_claim(&mut self) -> Result<Option<usize>> {
+        if self.shared.is_stopping() {
+            return Ok(None);
+        }
+        let place = self.to_claim.iter().position(|kind| self.may_claim(*kind));
+        let full: Vec<_> =
+            self.to_claim.iter().take(place.unwrap_or(usize::MAX)).copied().collect();
+        for kind in full {
+            let woken = self.woken.get(&kind).and_then(|wakes| wakes.first().copied());
+            self.fills(kind, woken.or_else(|| self.turns.waits(kind)))?;
+        }
+        Ok(place.and_then(|place| self.to_claim.remove(place)))
     }
 
     fn connection(&mut self) -> Result<&mut dyn Connection> {
@@ -335,7 +398,7 @@ impl Dispatcher<'_> {
             let left = wake.duration_since(look.now).unwrap_or_default();
             match *count {
                 NEARLY_ALL => *most = left,
-                // What is due is claimed without a look.
+                // What is due is claimed without a look, and leads to what is behind it.
                 WAKES if !left.is_zero() => {
                     next_look = next_look.min(if most.is_zero() { left } else { *most });
                 }
@@ -455,12 +518,17 @@ impl Dispatcher<'_> {
     fn claim(&mut self, kind: usize, room: u32) -> Result<bool> {
         let shared = self.shared;
         let sent = shared.scheduler.now();
+        let limits = shared.kinds[kind].limits;
+        let start = self.groups.get_mut(&kind).map(Groups::start);
+        let except = self.groups.get(&kind).zip(start).map(|(groups, start)| groups.before(start));
         let claim = Claim {
             kind: &shared.kinds[kind].name,
             limit: room,
             owner: &shared.name,
             lease: shared.settings.lease,
-            floor: self.floors[kind],
+            floor: start.map_or(self.floors[kind], |start| start.floor),
+            limits: Some(limits).filter(|limits| *limits != Limits::default()),
+            except: except.as_deref().unwrap_or_default(),
         };
         let claimed = self.connection()?.claim(&claim)?;
         count(&shared.counters.claims, 1);
@@ -480,16 +548,29 @@ impl Dispatcher<'_> {
                 came += 1;
             }
         }
-        if !claimed.more && claimed.timers.len() < came {
+        let is_held_back = claimed.held_back.is_some() || !claimed.passed.is_empty();
+        if !claimed.more && claimed.timers.len() < came && !is_held_back {
             shared.wake_after(Cause::Look, AFTER_OTHERS);
         }
-        if let Some(last) = claimed.timers.last() {
+        if let Some(again) = claimed.held_back {
+            self.held_back.insert(kind);
+            let again = shared.clock().instant(again);
+            let delay = again.saturating_duration_since(shared.scheduler.now());
+            _ = shared.causes.insert(Cause::HeldBack(kind), (), delay);
+        }
+        if !claimed.timers.is_empty() {
+            self.shares.has_claimed(kind, shared.scheduler.now());
+        }
+        if let Some(start) = start {
+            self.learn_of_groups(kind, start, &claimed);
+        } else if let Some(last) = claimed.timers.last() {
             if self.floors[kind].is_none() {
                 let taken = shared.scheduler.now().saturating_duration_since(sent);
                 shared.wake_after(Cause::Floor(kind), FLOOR.max(taken * 10));
             }
             self.floors[kind] = Some((last.woke, last.timer.id).min((claimed.now - LAG, 0)));
         }
+        let is_hungry = self.groups.get(&kind).map_or(claimed.more, Groups::is_hungry);
         let last = claimed.timers.last().map(|last| last.woke);
         self.queue(kind, claimed.timers, sent + shared.settings.lease);
         self.fills(kind, last.filter(|_| claimed.more))?;
@@ -497,7 +578,22 @@ impl Dispatcher<'_> {
             // They need not know of it either.
             self.tell_of_more(kind, false, claimed.now + HORIZON)?;
         }
-        Ok(claimed.more)
+        Ok(is_hungry)
+    }
+
+    fn learn_of_groups(&mut self, kind: usize, start: Start, claimed: &Claimed) {
+        let shared = self.shared;
+        let Some(groups) = self.groups.get_mut(&kind) else { return };
+        if claimed.held_back.is_some() && claimed.timers.is_empty() {
+            return groups.put_back(start); // it has looked at nothing
+        }
+        groups.learn(start, claimed, shared.kinds[kind].limits, shared.scheduler.now());
+        if let Some(pause) = groups.next_pass(FLOOR) {
+            shared.wake_after(Cause::Floor(kind), pause);
+            shared.wake_after(Cause::HeldBack(kind), HELD_BACK);
+        } else if !claimed.timers.is_empty() {
+            shared.wake_after(Cause::Floor(kind), FLOOR);
+        }
     }
 
     /// Queues what was claimed, and counts each attempt in its timer as if it had started.
@@ -541,7 +637,7 @@ impl Dispatcher<'_> {
         }
         let line = &state.lines[kind];
         let stuck = line.stuck.min(MOST_STUCK);
-        let startable = (shared.settings.threads + stuck).saturating_sub(line.handlers);
+        let startable = (shared.threads_of(kind) + stuck).saturating_sub(line.handlers);
         let missing = line.jobs.len().saturating_sub(line.idle).min(startable).min(new);
         let is_stopping = state.is_stopping();
         drop(state);
@@ -572,6 +668,7 @@ impl Dispatcher<'_> {
         if shared.state().runs.is_empty() {
             return Ok(());
         }
+        self.extend_holds()?;
         shared.wake_after(Cause::Extend, shared.settings.lease / 3);
         if runs.is_empty() {
             return Ok(());
@@ -591,6 +688,25 @@ impl Dispatcher<'_> {
                 None => {} // written in the meantime
             }
         }
+        Ok(())
+    }
+
+    /// Extends what runs of kinds with limits hold, also that of cancelled ones, whose handlers go on (LIMIT-1).
+    fn extend_holds(&mut self) -> Result<()> {
+        let shared = self.shared;
+        let has_limits = |held: &&Held| shared.kinds[held.kind].has_limits();
+        let fences: Vec<i64> = {
+            let state = shared.state();
+            state.runs.values().filter(has_limits).map(|held| held.timer.fence).collect()
+        };
+        if fences.is_empty() {
+            return Ok(());
+        }
+        let held = self.connection()?.hold(&fences, shared.settings.lease)?;
+        let held: HashSet<i64> = held.into_iter().collect();
+        let state = shared.state();
+        let lost = fences.iter().filter(|fence| !held.contains(fence));
+        lost.filter_map(|fence| state.runs.get(fence)).for_each(|held| held.tenure.end());
         Ok(())
     }
 

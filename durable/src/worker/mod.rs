@@ -2,6 +2,7 @@
 
 mod dispatcher;
 mod futures;
+mod limits;
 mod listener;
 mod outage;
 mod outcome;
@@ -20,7 +21,7 @@ use self::shared::{Kind, Settings};
 use crate::error::{Error, Result, StopReason};
 use crate::failure::{Failure, HandlerResult, Retry};
 use crate::handler::{Handler, Run};
-use crate::store::{AnyTransaction, Notices, Store, TransactionType};
+use crate::store::{AnyTransaction, Limits, Notices, Store, TransactionType};
 use crate::timer::{MILLISECOND, Timer};
 use crate::timers::{Timers, some};
 use tickwheel::Scheduler;
@@ -36,11 +37,13 @@ pub struct WorkerBuilder {
     timers: Timers,
     kinds: Vec<Kind>,
     settings: Settings,
+    /// A setting of a kind that was given before any.
+    misplaced: Option<&'static str>,
 }
 
 impl WorkerBuilder {
     pub(super) fn new(timers: Timers) -> WorkerBuilder {
-        WorkerBuilder { timers, kinds: Vec::new(), settings: Settings::default() }
+        WorkerBuilder { timers, kinds: Vec::new(), settings: Settings::default(), misplaced: None }
     }
 
     /// Registers the handler of a kind. It is called for each timer of the kind that is due, on one of the worker's
@@ -200,8 +203,16 @@ impl WorkerBuilder {
     }
 
     fn add(mut self, name: String, handler: Handler) -> WorkerBuilder {
-        let kind =
-            Kind { name, handler, retry: None, time_limit: None, async_runs: None, spawn: None };
+        let kind = Kind {
+            name,
+            handler,
+            retry: None,
+            time_limit: None,
+            at_most: None,
+            spawn: None,
+            weight: 1,
+            limits: Limits::default(),
+        };
         self.kinds.push(kind);
         self
     }
@@ -231,8 +242,8 @@ impl WorkerBuilder {
     }
 
     /// Sets how many handlers of each kind may run at the same time, but for async ones. By default 4, and 0 is refused by
-    /// [`start`](WorkerBuilder::start). Each kind has its own threads, so a kind that is slow makes no other one late. They are
-    /// started when they are needed.
+    /// [`start`](WorkerBuilder::start). One kind may have another number: [`at_most`](WorkerBuilder::at_most). Each kind has its own
+    /// threads, so a kind that is slow makes no other one late. They are started when they are needed.
     pub fn threads(mut self, threads: usize) -> WorkerBuilder {
         self.settings.threads = threads;
         self
@@ -243,8 +254,58 @@ impl WorkerBuilder {
     /// of them.
     pub fn async_runs(mut self, runs: usize) -> WorkerBuilder {
         match self.kinds.last_mut() {
-            Some(kind) => kind.async_runs = Some(runs),
+            Some(kind) if kind.handler.is_async() || runs == 0 => kind.at_most = Some(runs),
+            Some(_) => {}
             None => self.settings.async_runs = runs,
+        }
+        self
+    }
+
+    /// Sets how many runs of the kind that was registered last may be under way at the same time in this worker. By default as many as
+    /// [`threads`](WorkerBuilder::threads) or, of an async handler, [`async_runs`](WorkerBuilder::async_runs) say.
+    pub fn at_most(self, runs: usize) -> WorkerBuilder {
+        self.of_last("at_most", |kind| kind.at_most = Some(runs))
+    }
+
+    /// Sets how large a share of this worker's claims the kind that was registered last gets while several kinds have something due. By
+    /// default 1. A kind of weight 3 is claimed three times as fast as one of weight 1.
+    ///
+    /// Each kind has threads of its own, so this matters for kinds that have more due than the database can work off. What a
+    /// kind's threads leave undone no weight changes: give it [more](WorkerBuilder::at_most).
+    pub fn weight(self, weight: u32) -> WorkerBuilder {
+        self.of_last("weight", |kind| kind.weight = weight)
+    }
+
+    /// Sets how many runs of the kind that was registered last may be under way at the same time in all processes. By default there is
+    /// no limit. The page tells [what is promised](crate#tenants).
+    pub fn at_most_in_all(self, runs: u32) -> WorkerBuilder {
+        self.of_last("at_most_in_all", |kind| kind.limits.at_most = Some(runs))
+    }
+
+    /// Sets how many runs of the kind that was registered last may be started within a time, in all processes. By default there is no
+    /// limit.
+    ///
+    /// It is a bucket of `runs` tokens that is full at first, and fills up evenly. So `runs` may start at once after a pause, and in
+    /// any time `t` no more than `runs * (1 + t / per)`. A `per` of less than a millisecond is refused by [`start`](WorkerBuilder::start).
+    pub fn rate(self, runs: u32, per: Duration) -> WorkerBuilder {
+        let per = per.min(LONGEST);
+        self.of_last("rate", |kind| kind.limits.rate = Some((runs, per)))
+    }
+
+    /// Runs the timers of the kind that was registered last one at a time in each group, in all processes and in the order in which they
+    /// are due. The group of a timer is the text of its key before the first `separator`, or the whole key if there is none.
+    ///
+    /// So with `/`, `customer 7/invoice` waits for `customer 7/reminder`, and not for `customer 8/invoice`. A key without a separator is
+    /// a group by itself: a timer that is replaced while it runs then waits for that run. A timer that has failed waits for its next
+    /// attempt, and those behind it go on. One that somebody has locked in a transaction is passed over, too.
+    pub fn serial_by(self, separator: char) -> WorkerBuilder {
+        self.of_last("serial_by", |kind| kind.limits.serial_by = Some(separator))
+    }
+
+    fn of_last(mut self, setting: &'static str, set: impl FnOnce(&mut Kind)) -> WorkerBuilder {
+        match self.kinds.last_mut() {
+            Some(kind) => set(kind),
+            None => self.misplaced = Some(setting),
         }
         self
     }
@@ -439,6 +500,7 @@ impl WorkerBuilder {
                 kind.name
             )));
         }
+        self.check_limits()?;
         let is_without = |kind: &&Kind| kind.handler.is_async() && kind.spawn.is_none();
         if let Some(kind) =
             self.kinds.iter().find(is_without).filter(|_| self.settings.spawn.is_none())
@@ -468,20 +530,48 @@ impl WorkerBuilder {
         self.check_numbers()
     }
 
+    fn check_limits(&self) -> Result<()> {
+        if let Some(setting) = self.misplaced {
+            return Err(Error::Invalid(format!(
+                "`{setting}` is of the kind that was registered last, and there is none: call it after `handle`"
+            )));
+        }
+        let Some(kind) = self.kinds.iter().find(|kind| kind.has_limits()) else { return Ok(()) };
+        let stores = self.timers.stores();
+        let problem = if self.kinds.iter().any(|kind| kind.limits.serial_by == Some('\0')) {
+            "name the character 0 as a separator, which no key contains"
+        } else if stores.len() > 1 {
+            "each of several databases would keep for itself: set them for one database, or use `at_most`"
+        } else if !stores.iter().all(|one| one.store().has_limits()) {
+            "this store does not keep: leave them out, or implement `Store::has_limits`"
+        } else {
+            return Ok(());
+        };
+        let name = &kind.name;
+        Err(Error::Invalid(format!("{name:?} has limits over all processes, which {problem}")))
+    }
+
     /// What would run nothing, or without an end, is refused.
     fn check_numbers(&self) -> Result<()> {
         let (kinds, settings) = (&self.kinds, &self.settings);
-        let of_kinds = kinds.iter().filter_map(|kind| kind.async_runs);
+        let of_kinds = kinds.iter().filter_map(|kind| kind.at_most);
         let has_no_async_runs = of_kinds.chain([settings.async_runs]).any(|runs| runs == 0);
         let of_kinds = kinds.iter().filter_map(|kind| kind.retry);
         let has_no_attempts =
             of_kinds.chain([settings.retry]).any(|retry| retry.max_attempts() == 0);
         let of_kinds = kinds.iter().filter_map(|kind| kind.time_limit);
         let has_no_time = of_kinds.chain([settings.time_limit]).any(|limit| limit < MILLISECOND);
+        let is_nothing = |limits: Limits| {
+            limits.at_most == Some(0)
+                || limits.rate.is_some_and(|(runs, per)| runs == 0 || per < MILLISECOND)
+        };
+        let has_no_room = kinds.iter().any(|kind| kind.weight == 0 || is_nothing(kind.limits));
         let problem = if settings.threads == 0 {
             "`threads` is 0, so no handler would run: give 1 or more"
         } else if has_no_async_runs {
-            "`async_runs` is 0, so no async handler would run: give 1 or more"
+            "`at_most` or `async_runs` is 0, so no handler would run: give 1 or more"
+        } else if has_no_room {
+            "a `weight` or limit is 0, so no handler would run: give 1 or more, and a rate for a millisecond or more"
         } else if has_no_attempts {
             "`Retry::attempts` is 0, so no handler would run: give 1 or more"
         } else if has_no_time {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::futures;
 use super::outage::{Part, gap};
-use super::shared::{ALONE, Cause, Job, Shared, Stage, count};
+use super::shared::{ALONE, Cause, Hold, Job, Shared, Stage, count};
 use crate::error::{Error, Result};
 use crate::failure::{Failure, HandlerResult};
 use crate::handler::{Run, Work};
@@ -56,7 +56,7 @@ fn next_jobs(shared: &Shared, kind: usize) -> Option<Vec<Job>> {
     loop {
         let line = &state.lines[kind];
         // A thread that was started in place of a stuck one ends when the stuck one comes back.
-        let enough = shared.settings.threads + line.stuck;
+        let enough = shared.threads_of(kind) + line.stuck;
         if line.handlers > enough || state.is_stopping() {
             state.lines[kind].handlers -= 1;
             return None;
@@ -358,6 +358,13 @@ fn finisher(shared: &Arc<Shared>) {
     loop {
         let mut state = shared.state();
         while state.outcomes.is_empty() {
+            let holds = std::mem::take(&mut state.to_let_go);
+            if !holds.is_empty() {
+                drop(state);
+                finisher.let_go(holds);
+                state = shared.state();
+                continue;
+            }
             if state.is_stopping() && !state.is_dispatching && state.runs.is_empty() {
                 return;
             }
@@ -372,6 +379,8 @@ fn finisher(shared: &Arc<Shared>) {
         drop(state);
         outcomes.append(&mut finisher.later);
         finisher.write(outcomes);
+        let holds = std::mem::take(&mut shared.state().to_let_go);
+        finisher.let_go(holds);
     }
 }
 
@@ -422,6 +431,29 @@ impl Finisher<'_> {
                 }
             }
         }
+    }
+
+    /// Lets go what runs have held that are gone (LIMIT-1). If it cannot, it tries again, but for a worker that stops: the holds end
+    /// with their leases then.
+    fn let_go(&self, holds: Vec<Hold>) {
+        if holds.is_empty() {
+            return;
+        }
+        let shared = self.shared;
+        let fences: Vec<i64> = holds.iter().map(|hold| hold.fence).collect();
+        loop {
+            let done = shared.timers.lend(Purpose::Worker, |connection| connection.let_go(&fences));
+            let Err(error) = done else {
+                shared.has_worked(Part::Finisher);
+                break;
+            };
+            shared.has_failed(Part::Finisher, &error);
+            if !shared.await_turn(Part::Finisher) {
+                return;
+            }
+        }
+        shared.state().freed.extend(holds.into_iter().map(|hold| (hold.kind, hold.group)));
+        _ = shared.causes.insert(Cause::Freed, (), Duration::ZERO);
     }
 
     /// Sets `was_sent` if it fails after it has sent the outcomes.

@@ -61,10 +61,13 @@
 //! - LEASE-4 Nothing is locked while a handler or a hook runs, or the database works.
 //! - LEASE-5 After `stop`, no claim begins, and nothing queued starts. The dispatcher ends when `runs` is empty, and the
 //!   finisher after it, because a claim that was under way at the stop still brings runs to give back.
+//! - LIMIT-1 A run of a kind with limits holds its place in the database from its claim until it is gone from `runs`, also if its timer
+//!   was cancelled or replaced in the meantime, and not longer than its lease. The dispatcher extends it, and the finisher lets it go
+//!   after the outcome is written. A run that has exceeded its time limit has failed, and so holds nothing any more.
 //! - LEASE-6 A kind for which timers may be due that were not claimed, for want of room or because of an error, stays
 //!   `to_claim`, or a look is ahead that finds them. So nothing waits longer than until the next look.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -74,6 +77,7 @@ use std::time::{Duration, Instant, SystemTime};
 use super::WorkerStats;
 use super::dispatcher::HORIZON;
 use super::futures::Spawn;
+use super::limits::part;
 use super::outage::Outage;
 use crate::clock::{DatabaseClock, from_micros, micros};
 use crate::error::{Error, StopReason, with_causes};
@@ -81,7 +85,7 @@ use crate::failure::{Failure, Retry};
 use crate::handler::{Handler, Tenure};
 use crate::panics::quietly;
 use crate::sight;
-use crate::store::{Finish, MOST_BYTES, Then};
+use crate::store::{Finish, Limits, MOST_BYTES, Then};
 use crate::timer::Timer;
 use crate::timers::Opened;
 use tickwheel::Scheduler;
@@ -136,8 +140,18 @@ pub(super) struct Kind {
     pub(super) handler: Handler,
     pub(super) retry: Option<Retry>,
     pub(super) time_limit: Option<Duration>,
-    pub(super) async_runs: Option<usize>,
+    /// How many run at once in this process, if the kind has a bound of its own.
+    pub(super) at_most: Option<usize>,
     pub(super) spawn: Option<Arc<Spawn>>,
+    pub(super) weight: u32,
+    /// Over all processes.
+    pub(super) limits: Limits,
+}
+
+impl Kind {
+    pub(super) fn has_limits(&self) -> bool {
+        self.limits != Limits::default()
+    }
 }
 
 /// Why the dispatcher wakes.
@@ -163,6 +177,10 @@ pub(super) enum Cause {
     Floor(usize),
     /// It is time to ask whether other processes have changed something.
     Poll,
+    /// The limits of this kind may let something pass again. Only the dispatcher sets this.
+    HeldBack(usize),
+    /// Runs of kinds with limits have ended here.
+    Freed,
     /// Leases must be extended.
     Extend,
     /// The handler of the attempt with this fencing number has taken too long.
@@ -201,6 +219,13 @@ impl Held {
         let never_started = u32::from(then == Then::Release);
         Finish { run: self.timer.run(), attempts: self.timer.attempts - never_started, then }
     }
+}
+
+/// What a run of a kind with limits holds.
+pub(super) struct Hold {
+    pub(super) fence: i64,
+    pub(super) kind: usize,
+    pub(super) group: Option<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -245,6 +270,10 @@ pub(super) struct State {
     pub(super) runs: HashMap<i64, Held>,
     pub(super) alone: Option<Alone>,
     pub(super) outcomes: Vec<Finish>,
+    /// Runs of kinds with limits that are gone, and whose holds are to be let go (LIMIT-1).
+    pub(super) to_let_go: Vec<Hold>,
+    /// The kinds and groups of those that were let go.
+    pub(super) freed: Vec<(usize, Option<String>)>,
     /// Why the worker stops, once it does.
     pub(super) stop: Option<StopReason>,
     /// The dispatcher has not ended. A claim that was under way at the stop may still bring runs.
@@ -501,8 +530,8 @@ impl Shared {
 
     /// How many more timers of a kind may be claimed.
     ///
-    /// Quick handlers are claimed ahead of the threads. One whose handler has not ended yet may be slow.
-    pub(super) fn room(&self, kind: usize) -> u32 {
+    /// Quick handlers are claimed ahead of the threads, of a kind among others as far as its share of them says. One whose handler has not ended yet may be slow.
+    pub(super) fn room(&self, kind: usize, share: Option<(u32, u32)>) -> u32 {
         let state = self.state();
         let waits = |alone: Alone| !alone.has_started || self.scheduler.now() < alone.until;
         if state.alone.is_some_and(waits) {
@@ -510,7 +539,10 @@ impl Shared {
         }
         let line = &state.lines[kind];
         let ahead = line.average.map_or(1, |average| AHEAD.as_nanos() / average.as_nanos().max(1));
-        let ahead = ahead.clamp(1, MOST_AHEAD) as usize;
+        // What waits for a thread here must not take the place of what may run elsewhere.
+        let most = if self.kinds[kind].limits.at_most.is_some() { 1 } else { MOST_AHEAD };
+        let ahead = ahead.clamp(1, most) as usize;
+        let ahead = share.map_or(ahead, |share| part(ahead as u64, share) as usize);
         // Threads that are busy for long must not have more and more payloads queued behind them.
         if line.jobs.iter().map(|job| job.timer.payload.len()).sum::<usize>() >= MOST_BYTES {
             return 0;
@@ -523,10 +555,24 @@ impl Shared {
     /// How many handlers of a kind may run at the same time, beside those that are stuck.
     pub(super) fn width_of(&self, kind: usize, line: &Line) -> usize {
         let of = &self.kinds[kind];
-        let is_async = of.handler.is_async();
-        let async_runs = of.async_runs.unwrap_or(self.settings.async_runs);
-        let width = if is_async { async_runs } else { self.settings.threads };
+        let default =
+            if of.handler.is_async() { self.settings.async_runs } else { self.settings.threads };
+        let width = of.at_most.unwrap_or(default);
         (width + MOST_STUCK).saturating_sub(line.stuck).min(width)
+    }
+
+    /// How many threads a kind has, beside those that are stuck. Those of an async handler start runs and do not wait for them.
+    pub(super) fn threads_of(&self, kind: usize) -> usize {
+        let of = &self.kinds[kind];
+        of.at_most.filter(|_| !of.handler.is_async()).unwrap_or(self.settings.threads)
+    }
+
+    /// Returns the groups of a kind of which this worker has runs.
+    pub(super) fn groups_of(&self, kind: usize) -> HashSet<String> {
+        let state = self.state();
+        let of_kind = state.runs.values().filter(|held| held.kind == kind);
+        let groups = of_kind.filter_map(|held| self.kinds[kind].limits.group_of(&held.timer.key));
+        groups.map(str::to_owned).collect()
     }
 
     /// How many jobs of a kind a thread may take. One that runs the handler itself always may take one.
@@ -552,6 +598,10 @@ impl Shared {
     /// Removes a run of which nothing is to be written any more.
     pub(super) fn remove(&self, state: &mut State, fence: i64) -> Option<Held> {
         let held = state.runs.remove(&fence);
+        if let Some(held) = held.as_ref().filter(|held| self.kinds[held.kind].has_limits()) {
+            let group = self.kinds[held.kind].limits.group_of(&held.timer.key).map(str::to_owned);
+            state.to_let_go.push(Hold { fence, kind: held.kind, group });
+        }
         match state.alone {
             Some(alone) if alone.fence == fence => state.alone = None,
             // It may be the only one now.

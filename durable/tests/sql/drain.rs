@@ -8,8 +8,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tickwheel::Scheduler;
 use tickwheel_durable::{
-    Claim, Connection, Existing, Filter, Finish, NewTimer, State, Store, Then, Timers, When,
-    Worker, postgres::Postgres,
+    Claim, Connection, Existing, Filter, Finish, Limits, NewTimer, State, Store, Then, Timers,
+    When, Worker, postgres::Postgres,
 };
 
 use super::common::{PATIENCE, until};
@@ -280,6 +280,23 @@ fn statements() -> Vec<Statement> {
     };
     vec![
         ("claim and done", 500, Box::new(move |of| finish(of, Then::Done))),
+        (
+            "claim with limits, hold and let go",
+            500,
+            Box::new(|of| {
+                let mut limits = Limits::default();
+                limits.at_most = Some(1_000_000);
+                limits.rate = Some((1_000_000, HOUR));
+                let claim = Claim::new("mail", "me").limit(10).lease(HOUR * 9);
+                let claimed = of.claim(&claim.limits(Some(limits))).expect("a claim");
+                limits.serial_by = Some(' ');
+                let passed = of.claim(&claim.limits(Some(limits))).expect("a claim");
+                assert!(passed.timers.len() <= 10);
+                let fences: Vec<_> = claimed.timers.iter().map(|of| of.timer.fence).collect();
+                of.hold(&fences, HOUR).expect("no error");
+                of.let_go(&fences).expect("no error");
+            }),
+        ),
         (
             "claim and retry",
             700,

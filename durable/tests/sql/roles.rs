@@ -153,6 +153,7 @@ pub(crate) fn roles_have_what_they_need_and_no_more(database: &Database<'_>) {
     drop(Timers::open(&url(&works)).expect("there is nothing to do"));
     let (tell, told) = mpsc::channel();
     let worker = timers.worker().handle("mail", move |run| Ok(tell.send(run.key().to_owned())?));
+    let worker = worker.at_most_in_all(2).rate(100, Duration::from_secs(1)).serial_by('/');
     let worker = worker.poll_every(PATIENCE).start(Scheduler::global()).expect("it starts");
     let mut other = client(&url(&schedules));
     other

@@ -117,4 +117,12 @@ fn a_foreign_type_of_transaction_needs_nothing_of_this_crate() {
     assert!(worker.stop(PATIENCE));
     let worker = timers.worker().handle_in_sqlite("mail", |_, _| Ok(()));
     worker.start(Scheduler::global()).expect_err("this store has no such transactions");
+    for limited in [
+        timers.worker().handle("mail", |_| Ok(())).at_most_in_all(1),
+        timers.worker().handle("mail", |_| Ok(())).rate(1, PATIENCE),
+        timers.worker().handle("mail", |_| Ok(())).serial_by('/'),
+    ] {
+        let error = limited.start(Scheduler::global()).expect_err("this store keeps no limits");
+        assert!(error.to_string().contains("Store::has_limits"), "{error}");
+    }
 }

@@ -13,6 +13,7 @@ mod in_tokio_postgres;
 #[path = "../common/server.rs"]
 mod server;
 mod sight;
+mod tenants;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -27,6 +28,14 @@ use async_handlers::{
 use calls::{futures_do_what_the_calls_do, what_a_future_schedules_comes_on_time};
 use common::{PATIENCE, until};
 use databases::{Database, client};
+use tenants::{
+    a_flood_leaves_the_others_on_time, a_group_that_floods_leaves_the_others_on_time,
+    a_hold_lasts_as_long_as_its_lease, a_kind_has_a_bound_of_its_own_in_a_process,
+    a_rate_holds_over_all_workers, a_run_whose_timer_is_gone_holds_its_group,
+    another_process_schedules_beside_a_drain, groups_run_one_at_a_time_and_in_order,
+    limits_hold_while_workers_are_killed, no_more_run_at_once_than_the_limit_of_all,
+    weights_share_the_claims, what_limits_cannot_be_is_said,
+};
 use tickwheel::{Precision, Scheduler};
 use tickwheel_durable::{
     Error, Existing, Failure, Filter, NewTimer, OpenOptions, Retry, Run, State, StopReason, Table,
@@ -1338,4 +1347,16 @@ on_both! {
     a_death_is_told_with_its_reason,
     a_run_that_fails_does_not_end_its_series,
     gaps_of_retries_do_not_replace_the_period,
+    a_flood_leaves_the_others_on_time,
+    weights_share_the_claims,
+    a_kind_has_a_bound_of_its_own_in_a_process,
+    no_more_run_at_once_than_the_limit_of_all,
+    a_rate_holds_over_all_workers,
+    groups_run_one_at_a_time_and_in_order,
+    a_group_that_floods_leaves_the_others_on_time,
+    a_run_whose_timer_is_gone_holds_its_group,
+    what_limits_cannot_be_is_said,
+    a_hold_lasts_as_long_as_its_lease,
+    limits_hold_while_workers_are_killed,
+    another_process_schedules_beside_a_drain,
 }

@@ -1,0 +1,298 @@
+//! Kinds side by side: how large a share of the claims each gets, and what limits over all processes hold back.
+//!
+//! The dispatcher makes one claim at a time. A kind whose timers have just woken comes before one that has a backlog, and as long
+//! as several kinds have something to claim, each claims [`BESIDE`] at a time, or a part of that by its weight. So what is due waits
+//! for one small claim of a flood, and not for its backlog.
+//!
+//! Limits are kept by the database, in the claim's own transaction (STORE-9). What they hold back is not claimed until they may
+//! let something pass: at the time that the claim has told, or when a run of the kind ends here. Other kinds go on.
+//!
+//! Of a kind with groups, timers are passed over whose group is held, and the claims go on behind them. What was seen is remembered,
+//! so that nothing is walked over twice, and so that no timer runs before an earlier one of its group:
+//!
+//! - GROUP-1 All that is due at or before the frontier was seen by a claim of this worker. If it waits, its group is in `passed`, with
+//!   a place before it.
+//! - GROUP-2 A claim that begins at a place takes nothing of groups that were passed over before that place.
+//! - GROUP-3 When a run of a group ends, its worker claims from where the group was passed over. For groups that other workers hold,
+//!   some of these places are claimed from each [`HELD_BACK`], and all of them when a pass begins again.
+//! - GROUP-4 After [`FLOOR`](super::dispatcher), or ten times as long as a pass over all that is due has taken, and while something was
+//!   passed over, the next pass begins. It finds what was locked, or was committed late.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::time::{Duration, Instant, SystemTime};
+
+use crate::store::{Claimed, Floor, Limits, Passed};
+
+/// So many timers a kind claims at a time, while others have something to claim too.
+const BESIDE: u64 = 128;
+
+/// For how long a kind that has claimed something counts as one of those that have something to claim.
+const ACTIVE: Duration = Duration::from_secs(1);
+
+/// How many places of groups that other workers hold are looked at each time.
+const FOREIGN: usize = 4;
+
+/// The kinds that have something to claim.
+pub(super) struct Shares {
+    /// The weight of each, and when it has last claimed something.
+    kinds: Vec<(u32, Option<Instant>)>,
+}
+
+impl Shares {
+    pub(super) fn new(weights: impl Iterator<Item = u32>) -> Shares {
+        Shares { kinds: weights.map(|weight| (weight.max(1), None)).collect() }
+    }
+
+    pub(super) fn has_claimed(&mut self, kind: usize, now: Instant) {
+        self.kinds[kind].1 = Some(now);
+    }
+
+    /// Returns the weight of a kind and that of the heaviest, if others have something to claim too. The others alone count, so a kind
+    /// that is alone has no bound here.
+    pub(super) fn of(&self, kind: usize, now: Instant) -> Option<(u32, u32)> {
+        let is_active = |at: Option<Instant>| at.is_some_and(|at| now < at + ACTIVE);
+        let others = self.kinds.iter().enumerate().filter(|(other, _)| *other != kind);
+        let heaviest = others.filter(|(_, of)| is_active(of.1)).map(|(_, of)| of.0).max();
+        let mine = self.kinds[kind].0;
+        heaviest.map(|other| (mine, mine.max(other)))
+    }
+}
+
+/// Returns the part of a number that a kind gets by its weight, at least 1.
+pub(super) fn part(number: u64, (mine, heaviest): (u32, u32)) -> u32 {
+    let part = number * u64::from(mine) / u64::from(heaviest);
+    u32::try_from(part).unwrap_or(u32::MAX).max(1)
+}
+
+/// Returns how many timers a kind claims at a time.
+pub(super) fn at_a_time(share: Option<(u32, u32)>) -> u32 {
+    share.map_or(u32::MAX, |share| part(BESIDE, share))
+}
+
+/// What is known of the groups of a kind.
+#[derive(Default)]
+pub(super) struct Groups {
+    /// `None`: nothing was seen yet (GROUP-1).
+    frontier: Option<Floor>,
+    must_advance: bool,
+    /// Where claims are to begin, beside the frontier.
+    places: BTreeSet<Floor>,
+    /// Of each group that was passed over, a place before its first timer.
+    passed: BTreeMap<String, Floor>,
+    was_advance: bool,
+    /// When the pass began, and how long the last one took.
+    began: Option<Instant>,
+    took: Duration,
+}
+
+/// Where a claim begins.
+#[derive(Clone, Copy)]
+pub(super) struct Start {
+    pub(super) floor: Option<Floor>,
+    is_advance: bool,
+}
+
+impl Groups {
+    /// A timer wakes between these times.
+    pub(super) fn wakes(&mut self, first: SystemTime, last: SystemTime) {
+        match self.frontier {
+            Some(frontier) if first <= frontier.0 => {
+                self.places.insert((first, 0));
+                self.must_advance |= last > frontier.0;
+            }
+            _ => self.must_advance = true,
+        }
+    }
+
+    /// Begins a pass over all that is due (GROUP-4).
+    pub(super) fn begin_anew(&mut self, now: Instant) {
+        (self.frontier, self.must_advance, self.began) = (None, true, Some(now));
+        self.places.clear();
+    }
+
+    /// A run of this group has ended here (GROUP-3). Returns true if there is something to claim.
+    pub(super) fn has_ended(&mut self, group: &str) -> bool {
+        let place = self.passed.get(group);
+        place.is_some_and(|place| self.places.insert(*place))
+    }
+
+    /// Takes the places of some groups that are not held here (GROUP-3).
+    pub(super) fn try_foreign(&mut self, own: &HashSet<String>) {
+        let foreign = self.passed.iter().filter(|(group, _)| !own.contains(*group));
+        let mut places: Vec<_> = foreign.map(|(_, place)| *place).collect();
+        places.sort_unstable();
+        self.places.extend(places.into_iter().take(FOREIGN));
+    }
+
+    /// Returns in which time the next pass begins (GROUP-4). `None`: nothing was passed over.
+    pub(super) fn next_pass(&self, floor: Duration) -> Option<Duration> {
+        (!self.passed.is_empty()).then(|| floor.max(self.took * 10))
+    }
+
+    pub(super) fn is_hungry(&self) -> bool {
+        self.must_advance || !self.places.is_empty()
+    }
+
+    /// Returns where the next claim begins: at one of the places and at the frontier by turns.
+    pub(super) fn start(&mut self) -> Start {
+        let is_advance = self.places.is_empty() || self.must_advance && !self.was_advance;
+        self.was_advance = is_advance;
+        let floor = if is_advance { self.frontier } else { self.places.pop_first() };
+        self.must_advance &= !is_advance;
+        Start { floor, is_advance }
+    }
+
+    /// Puts back a place at which nothing was claimed.
+    pub(super) fn put_back(&mut self, start: Start) {
+        match start.floor {
+            Some(place) if !start.is_advance => _ = self.places.insert(place),
+            _ => self.must_advance = true,
+        }
+    }
+
+    /// Returns the groups of which a claim that begins here must take nothing (GROUP-2).
+    pub(super) fn before(&self, start: Start) -> Vec<String> {
+        let Some(floor) = start.floor else { return Vec::new() };
+        let before = self.passed.iter().filter(|(_, place)| **place < floor);
+        before.map(|(group, _)| group.clone()).collect()
+    }
+
+    /// Takes in what a claim has seen.
+    pub(super) fn learn(&mut self, start: Start, claimed: &Claimed, limits: Limits, now: Instant) {
+        // Without a timer in sight, nothing is due behind the start.
+        let reached = claimed.reached.or(start.floor);
+        let behind = reached.filter(|_| claimed.more);
+        let is_seen = |place: &Floor| {
+            start.floor.is_none_or(|floor| *place >= floor)
+                && (Some(*place) <= reached || !claimed.more)
+        };
+        // What is in sight is told anew. What is not may be behind the end of what was in sight.
+        let seen = self.passed.iter().filter(|(_, place)| is_seen(place));
+        let seen: Vec<String> = seen.map(|(group, _)| group.clone()).collect();
+        for group in seen {
+            self.passed.remove(&group);
+            if let Some(reached) = behind {
+                self.passed.insert(group, reached);
+                self.places.insert(reached);
+            }
+        }
+        for taken in &claimed.timers {
+            let group = limits.group_of(&taken.timer.key).map(str::to_owned);
+            if let Some((reached, group)) = behind.zip(group) {
+                self.passed.entry(group).or_insert(reached);
+            }
+        }
+        for Passed { group, before } in &claimed.passed {
+            let place = self.passed.entry(group.clone()).or_insert(*before);
+            if start.floor.is_none_or(|floor| *place >= floor) {
+                *place = *before;
+            }
+        }
+        if start.is_advance {
+            self.frontier = reached;
+            self.must_advance |= claimed.more;
+        } else if !claimed.timers.is_empty() {
+            self.places.extend(behind);
+        }
+        if let Some(began) = self.began.take_if(|_| !self.must_advance) {
+            self.took = now.saturating_duration_since(began);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::UNIX_EPOCH;
+
+    use super::*;
+    use crate::store::ClaimedTimer;
+    use crate::timer::Timer;
+
+    #[test]
+    fn those_that_have_something_to_claim_share_by_weight() {
+        let now = Instant::now();
+        let mut shares = Shares::new([1, 4, 100].into_iter());
+        let claims = |shares: &Shares, kind, at| at_a_time(shares.of(kind, at));
+        assert_eq!(claims(&shares, 0, now), u32::MAX, "it is alone");
+        shares.has_claimed(0, now);
+        assert_eq!((claims(&shares, 0, now), claims(&shares, 1, now)), (u32::MAX, 128));
+        shares.has_claimed(1, now);
+        assert_eq!((claims(&shares, 0, now), claims(&shares, 1, now)), (32, 128));
+        shares.has_claimed(2, now);
+        assert_eq!((claims(&shares, 0, now), part(7, (1, 100))), (1, 1));
+        assert_eq!(claims(&shares, 0, now + ACTIVE), u32::MAX, "the others have nothing any more");
+    }
+
+    fn at(millis: u64) -> SystemTime {
+        UNIX_EPOCH + Duration::from_millis(millis)
+    }
+
+    fn limits() -> Limits {
+        Limits { serial_by: Some('/'), ..Limits::default() }
+    }
+
+    /// What a claim has taken, how far it has looked, and what it has passed over.
+    fn claimed(taken: &[&str], reached: (u64, bool), passed: &[(&str, u64)]) -> Claimed {
+        let taken = taken
+            .iter()
+            .map(|key| ClaimedTimer::new(Timer::new(1, "serial", *key, at(0)), at(0), false));
+        let passed = passed.iter().map(|(group, before)| Passed::new(*group, (at(*before), 0)));
+        Claimed {
+            more: reached.1,
+            reached: Some((at(reached.0), 0)),
+            passed: passed.collect(),
+            ..Claimed::new(at(1000), taken.collect())
+        }
+    }
+
+    #[test]
+    fn what_is_passed_over_is_found_when_its_group_is_free() {
+        let now = Instant::now();
+        let mut groups = Groups::default();
+        groups.wakes(at(9), at(10));
+        let start = groups.start();
+        assert!(start.floor.is_none());
+        groups.learn(start, &claimed(&["a/1"], (100, true), &[("a", 20)]), limits(), now);
+        // The claims go on behind it, and take nothing of the group (GROUP-2).
+        assert!(groups.is_hungry());
+        let start = groups.start();
+        assert_eq!((start.floor, groups.before(start)), (Some((at(100), 0)), vec!["a".to_owned()]));
+        groups.learn(start, &claimed(&["b/1"], (200, false), &[]), limits(), now);
+        assert!(!groups.is_hungry());
+        assert!(!groups.has_ended("b") && groups.has_ended("a"));
+        let start = groups.start();
+        assert_eq!((start.floor, groups.before(start)), (Some((at(20), 0)), Vec::new()));
+        // No other of the group is in sight, so it is behind what was.
+        groups.learn(start, &claimed(&["a/2"], (90, true), &[]), limits(), now);
+        assert_eq!(groups.passed["a"], (at(90), 0));
+        // What wakes later is at the frontier, and what wakes before it is a place.
+        groups.wakes(at(299), at(300));
+        groups.wakes(at(49), at(50));
+        let starts = [groups.start(), groups.start(), groups.start()].map(|start| start.floor);
+        assert!(starts.contains(&Some((at(200), 0))) && starts.contains(&Some((at(49), 0))));
+    }
+
+    #[test]
+    fn what_others_hold_is_looked_at_again_and_so_is_all() {
+        let now = Instant::now();
+        let mut groups = Groups::default();
+        groups.begin_anew(now);
+        let start = groups.start();
+        let passed = [("a", 10), ("b", 20), ("c", 30)];
+        groups.learn(
+            start,
+            &claimed(&[], (100, false), &passed),
+            limits(),
+            now + Duration::from_secs(2),
+        );
+        assert_eq!(groups.next_pass(Duration::from_secs(1)), Some(Duration::from_secs(20)));
+        groups.try_foreign(&HashSet::from(["a".to_owned()]));
+        assert_eq!(groups.start().floor, Some((at(20), 0)));
+        // It is gone, and so is what was behind the place.
+        let start = Start { floor: Some((at(20), 0)), is_advance: false };
+        groups.learn(start, &claimed(&[], (100, false), &[("c", 30)]), limits(), now);
+        assert!(groups.passed.contains_key("a") && !groups.passed.contains_key("b"));
+        groups.begin_anew(now);
+        assert_eq!(groups.start().floor, None);
+    }
+}
