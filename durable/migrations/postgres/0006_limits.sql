@@ -115,7 +115,8 @@ BEGIN
         WITH taken AS (
             UPDATE tickwheel_timers t SET
                 state = 'running',
-                fence = nextval('tickwheel_fence'),
+                -- With random bits, because a replica that takes the server's place may give a number again (STORE-2).
+                fence = nextval('tickwheel_fence') * 1048576 + floor(random() * 1048576)::bigint,
                 owner = by_owner,
                 held_until = tickwheel_now() + lease,
                 error = CASE WHEN t.state = 'running' THEN 'the lease of worker ' || coalesce(t.owner, 'unknown')
