@@ -66,19 +66,19 @@ struct Operation {
 // crate into other codegen units.
 const OPERATIONS: &[Operation] = &[
     Operation { name: "schedule", instructions: 314.0, allocations: 0.002, run: schedule },
-    Operation { name: "cancel", instructions: 174.0, allocations: 0.002, run: cancel },
+    Operation { name: "cancel", instructions: 162.0, allocations: 0.002, run: cancel },
     Operation { name: "reset", instructions: 148.0, allocations: 0.0, run: reset },
     Operation { name: "churn", instructions: 548.0, allocations: 0.002, run: churn },
-    Operation { name: "take-in", instructions: 108.0, allocations: 0.002, run: take_in },
+    Operation { name: "take-in", instructions: 106.0, allocations: 0.002, run: take_in },
     Operation {
         name: "take-in-dead",
-        instructions: 75.0,
+        instructions: 37.0,
         allocations: 0.002,
         run: take_in_cancelled,
     },
-    Operation { name: "fire-inline", instructions: 522.0, allocations: 0.002, run: fire },
-    Operation { name: "hand-over", instructions: 45.0, allocations: 0.002, run: hand_over },
-    Operation { name: "repetition", instructions: 792.0, allocations: 0.002, run: repetition },
+    Operation { name: "fire-inline", instructions: 474.0, allocations: 0.002, run: fire },
+    Operation { name: "hand-over", instructions: 35.0, allocations: 0.002, run: hand_over },
+    Operation { name: "repetition", instructions: 779.0, allocations: 0.002, run: repetition },
     Operation { name: "timeout-ready", instructions: 156.0, allocations: 0.0, run: timeout_ready },
     Operation {
         name: "timeout-pending",
@@ -101,7 +101,7 @@ const OPERATIONS: &[Operation] = &[
     Operation { name: "queue-reset", instructions: 210.0, allocations: 0.0, run: queue_reset },
     Operation { name: "queue-remove", instructions: 207.0, allocations: 0.0, run: queue_remove },
     Operation { name: "queue-poll", instructions: 736.0, allocations: 0.02, run: queue_poll },
-    Operation { name: "pool-cancel", instructions: 1171.0, allocations: 1.002, run: pool_cancel },
+    Operation { name: "pool-cancel", instructions: 1245.0, allocations: 1.002, run: pool_cancel },
     Operation { name: "rx-cancel", instructions: 2208.0, allocations: 1.002, run: rx_cancel },
 ];
 

@@ -187,7 +187,8 @@ impl Run<'_> {
     /// Returns the fencing number of this attempt. Later attempts, of whatever timer of this store, have higher ones.
     ///
     /// Give it to systems that you write to, and let them refuse a number that is lower than one they have seen for the
-    /// same thing. Then an attempt that was thought dead, and comes back, changes nothing.
+    /// same thing. Then an attempt that was thought dead, and comes back, changes nothing. After a
+    /// [failover](crate#a-failover) to a replica that lagged, they may go back.
     pub fn fence(&self) -> i64 {
         self.timer.fence
     }

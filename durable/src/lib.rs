@@ -63,6 +63,18 @@
 //! A timer that was replaced while it ran may run beside the old run, which nothing can stop. The fencing numbers tell them
 //! apart.
 //!
+//! ## A failover
+//!
+//! When a replica takes the place of a PostgreSQL server, the timers are as the replica has them. A replica that follows
+//! asynchronously may lag: what was committed in its last moments is lost, whoever committed it. A timer whose end is lost runs
+//! again, which is what "at least once" means; in a transaction, the effect of its run is lost with its end, and there is one
+//! again. Workers need an address that leads to the new server, and go on. An outcome that comes from before the failover counts only
+//! if the replica has the claim.
+//!
+//! Fencing numbers may go back then by as many as were lost, but no number is given away twice. If another system refuses lower
+//! ones, have them go ahead after a failover: `SELECT setval('tickwheel_fence', nextval('tickwheel_fence') + 1000000)`. With
+//! `synchronous_standby_names` nothing is lost, and nothing goes back.
+//!
 //! ## Attempts and deaths
 //!
 //! An attempt is a start of the handler. A handler that fails is called again after a gap that grows ([`Retry`]). After the

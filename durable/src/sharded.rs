@@ -4,14 +4,14 @@
 //! agreed upon between the stores, and none of them knows of the others. Each has connections, threads and a worker of its own,
 //! so one that is away holds up nothing of the others.
 //!
-//! - SHARD-1 The home depends on the number of stores, the kind and the key alone, and never changes with versions of this crate.
+//! - HOME-1 The home depends on the number of stores, the kind and the key alone, and never changes with versions of this crate.
 //!   So processes and languages that have the same list of stores agree.
-//! - SHARD-2 A call by key uses the store that has the timer and no other, or with
+//! - HOME-2 A call by key uses the store that has the timer and no other, or with
 //!   [`search_all`](crate::OpenOptions::search_all) the first that has it, beginning at the home.
-//! - SHARD-3 A call over all stores makes its call on each of them, whatever becomes of the others, and fails if one has failed.
-//! - SHARD-4 A list is in the order of kind, `wake`, number and store. So each timer has a place of its own in it, also if two
+//! - HOME-3 A call over all stores makes its call on each of them, whatever becomes of the others, and fails if one has failed.
+//! - HOME-4 A list is in the order of kind, `wake`, number and store. So each timer has a place of its own in it, also if two
 //!   stores have the same number, and a page goes on behind that place.
-//! - SHARD-5 A store is prepared, which means migrated or checked, before it is used. One that is away when it is opened is
+//! - HOME-5 A store is prepared, which means migrated or checked, before it is used. One that is away when it is opened is
 //!   prepared when it is used first.
 
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ use crate::error::{Error, Result};
 use crate::store::{Connection, Finish, Listener, Purpose, Store, Transactions};
 use crate::timer::{Filter, KindCounts, Timer};
 
-/// Returns the home of a timer (SHARD-1): of so many stores the one whose number has the highest hash with its name.
+/// Returns the home of a timer (HOME-1): of so many stores the one whose number has the highest hash with its name.
 pub(crate) fn home(stores: usize, kind: &str, key: &str) -> usize {
     #[cfg(feature = "postgres")]
     if stores > 1 {
@@ -80,7 +80,7 @@ impl std::error::Error for ShardError {
     }
 }
 
-/// Returns the answers of all, or the errors of all that have failed (SHARD-3).
+/// Returns the answers of all, or the errors of all that have failed (HOME-3).
 pub(crate) fn all<T>(answers: impl IntoIterator<Item = Result<T>>) -> Result<Vec<T>> {
     let (mut done, mut failed) = (Vec::new(), Vec::new());
     for answer in answers {
@@ -93,7 +93,7 @@ pub(crate) fn all<T>(answers: impl IntoIterator<Item = Result<T>>) -> Result<Vec
     if failed.is_empty() { Ok(done) } else { Err(Error::Shards(failed)) }
 }
 
-/// Returns the part of a filter that is for one of the stores (SHARD-4).
+/// Returns the part of a filter that is for one of the stores (HOME-4).
 pub(crate) fn part_of(filter: &Filter, number: usize) -> Filter {
     let mut part = filter.clone();
     if let Some(last) = part.after.as_mut().filter(|last| last.shard < number) {
@@ -102,7 +102,7 @@ pub(crate) fn part_of(filter: &Filter, number: usize) -> Filter {
     part
 }
 
-/// Returns the first timers of the lists of all stores (SHARD-4).
+/// Returns the first timers of the lists of all stores (HOME-4).
 pub(crate) fn merged(lists: Vec<Vec<Timer>>, limit: u32) -> Vec<Timer> {
     let mut all: Vec<_> = lists.into_iter().flatten().collect();
     // Those that wake never are dead, and come last.
@@ -131,7 +131,7 @@ pub(crate) fn summed(counts: Vec<Vec<KindCounts>>) -> Vec<KindCounts> {
 /// What makes a store ready for use: `Store::migrate` or `Store::check`.
 pub(crate) type Prepare = fn(&dyn Store) -> Result<()>;
 
-/// A store that is prepared when it is used first (SHARD-5).
+/// A store that is prepared when it is used first (HOME-5).
 pub(crate) struct Prepared {
     store: Box<dyn Store>,
     prepare: Prepare,

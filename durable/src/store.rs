@@ -8,7 +8,8 @@
 //! - STORE-1 All times are those of one clock, the database's. A timer is given out by `claim` only if its `wake` has
 //!   come by that clock, read when the claim was made or before.
 //! - STORE-2 `claim` gives each timer that it gives out a fencing number higher than all before, and makes it `Running`
-//!   until its lease ends. Two claims at the same time never give out the same timer, and neither waits for the other.
+//!   until its lease ends. Two claims at the same time never give out the same timer, and neither waits for the other. A database
+//!   that may lose its last commits, such as one that fails over to a replica, gives no number of a lost claim to another one.
 //! - STORE-3 `finish`, `extend` and `transact` change a timer only if it is `Running` and has the fencing number that they
 //!   were given. So they may be repeated, and a worker that lost its lease changes nothing.
 //! - A timer that is replaced or cancelled is not `Running` any more, in the same step. Only timers that are not

@@ -217,7 +217,8 @@ pub struct Timer {
     pub state: State,
     /// How often its handler was started for this run, as far as that is written down.
     pub attempts: u32,
-    /// The fencing number of the last attempt: higher than that of every attempt before, of any timer of the store.
+    /// The fencing number of the last attempt: higher than that of every attempt before, of any timer of the store, but for those
+    /// that were lost in a [failover](crate#a-failover).
     pub fence: i64,
     /// The worker that has it.
     pub owner: Option<String>,

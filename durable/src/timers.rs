@@ -153,7 +153,7 @@ impl OpenOptions {
         self
     }
 
-    /// Makes no connection but to prepare the stores. One of several may be away, and is prepared later (SHARD-5).
+    /// Makes no connection but to prepare the stores. One of several may be away, and is prepared later (HOME-5).
     fn opened(self, stores: Vec<Box<dyn Store>>, prepare: Prepare) -> Result<Timers> {
         let is_alone = stores.len() == 1;
         let opened = stores.into_iter().enumerate().map(|(number, store)| {
@@ -473,7 +473,7 @@ impl Timers {
         self.shared.all.iter().for_each(|store| store.tell(kind));
     }
 
-    /// Returns the store that has a timer, or its home (SHARD-2).
+    /// Returns the store that has a timer, or its home (HOME-2).
     fn store_of(&self, kind: &str, key: &str) -> Result<&Opened> {
         let home = &self.shared.all[self.home(kind, key)];
         if self.shared.searches_all {
@@ -512,7 +512,7 @@ impl Timers {
         })
     }
 
-    /// Makes a call on each store (SHARD-3).
+    /// Makes a call on each store (HOME-3).
     fn on_each<T: Send + 'static>(
         &self,
         call: impl Fn(Arc<Opened>) -> Result<T> + Clone + Send + 'static,

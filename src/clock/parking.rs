@@ -1,4 +1,4 @@
-//! How a thread sleeps: the [`Parker`], and the [`Sleeper`] that clocks sleep with.
+//! How a thread sleeps: the [`Sleeper`] that clocks sleep with.
 //!
 //! A wake that comes before the sleep ends it (WAKE-3). The page [`waking`](crate::docs::waking) tells until when a thread
 //! sleeps, and who wakes it.
@@ -11,9 +11,9 @@ use crate::platform::impls::impl_debug;
 use crate::platform::sleep::{KernelTimer, TAKES_KERNEL_TIMERS, boot_time, on_time};
 use crate::platform::sync::{Condvar, Mutex, lock};
 
-/// Puts one thread to sleep: a token and a condition variable, or, for times that a condition variable does not keep, a
-/// timer of the system.
-pub(crate) struct Parker {
+/// What a sleeper and its wakers share: a token and a condition variable, or, for times that a condition variable does not
+/// keep, a timer of the system.
+struct Parker {
     state: Mutex<ParkerState>,
     left: Condvar,
     /// Made for the first sleep that takes it.
@@ -29,40 +29,6 @@ struct ParkerState {
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 impl Parker {
-    pub(crate) fn new() -> Parker {
-        let state = ParkerState { token: false, is_on_timer: false };
-        Parker { state: Mutex::new(state), left: Condvar::new(), timer: OnceLock::new() }
-    }
-
-    /// Sleeps until there is a token, and takes it. It may return early, as every sleep may.
-    pub(crate) fn park(&self) {
-        let mut state = lock(&self.state);
-        // The look at the token and the wait are under one lock, so no `unpark` comes between them (WAKE-3).
-        if !state.token {
-            state = self.left.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-        state.token = false;
-    }
-
-    /// Sleeps as `park` does, for this long at most.
-    pub(crate) fn park_timeout(&self, timeout: Duration) {
-        // On some systems the timed waits of std are not exact.
-        let has_slept = TAKES_KERNEL_TIMERS && self.park_on_timer(timeout, false);
-        if !has_slept {
-            self.park_on_condvar(timeout);
-        }
-    }
-
-    /// Sleeps as `park` does, for this long at most. The time in which the machine is suspended counts.
-    pub(crate) fn park_through_suspension(&self, timeout: Duration) {
-        if !self.park_on_timer(timeout, true) {
-            // A condition variable may stand still during a suspension. So a clock that runs on is looked at now and
-            // then.
-            let most = if boot_time().is_some() { LOOK_AGAIN } else { timeout };
-            self.park_on_condvar(timeout.min(most));
-        }
-    }
-
     fn park_on_condvar(&self, timeout: Duration) {
         let mut state = lock(&self.state);
         if !state.token {
@@ -77,7 +43,7 @@ impl Parker {
         let Some(timer) = self.timer() else { return false };
         let mut state = lock(&self.state);
         debug_assert!(!state.is_on_timer, "two threads sleep with one `Sleeper`");
-        // The timer is set under the lock, and so is `is_on_timer`, and the wait comes after that. So an `unpark`
+        // The timer is set under the lock, and so is `is_on_timer`, and the wait comes after that. So a wake
         // either comes before, and the thread finds the token, or it ends the timer that was set. An end that comes
         // late makes a later sleep return early.
         if !state.token {
@@ -105,54 +71,54 @@ impl Parker {
         }
         self.timer.get()
     }
-
-    /// Leaves a token, and wakes the thread if it sleeps.
-    pub(crate) fn unpark(&self) {
-        let mut state = lock(&self.state);
-        // It stays for a sleep that comes later (WAKE-3).
-        state.token = true;
-        let is_on_timer = state.is_on_timer;
-        drop(state);
-        match self.timer.get() {
-            Some(timer) if is_on_timer => timer.end(),
-            _ => self.left.notify_one(),
-        }
-    }
 }
 
 /// What a [`Clock`](crate::Clock) puts the tick thread to sleep with.
 ///
 /// A sleeper keeps a token: a wake that comes before the sleep ends it at once. So a clock that
 /// hands out [`waker`](Sleeper::waker) first and sleeps afterwards loses no wake-up. One thread at a time sleeps with it.
-pub struct Sleeper {
-    parker: Arc<Parker>,
-}
+pub struct Sleeper(Arc<Parker>);
 
 impl Sleeper {
     /// Makes a sleeper for the calling thread.
     pub fn new() -> Sleeper {
-        Sleeper { parker: Arc::new(Parker::new()) }
+        let state = Mutex::new(ParkerState { token: false, is_on_timer: false });
+        Sleeper(Arc::new(Parker { state, left: Condvar::new(), timer: OnceLock::new() }))
     }
 
     /// Sleeps until woken. It may return early.
     pub fn sleep(&self) {
-        self.parker.park();
+        let mut state = lock(&self.0.state);
+        // The look at the token and the wait are under one lock, so no wake comes between them (WAKE-3).
+        if !state.token {
+            state = self.0.left.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.token = false; // this sleep has taken it
     }
 
     /// Sleeps until woken, for this long at most. It may return early.
     pub fn sleep_for(&self, timeout: Duration) {
-        self.parker.park_timeout(timeout);
+        // On some systems the timed waits of std are not exact.
+        let has_slept = TAKES_KERNEL_TIMERS && self.0.park_on_timer(timeout, false);
+        if !has_slept {
+            self.0.park_on_condvar(timeout);
+        }
     }
 
     /// Sleeps until woken, for this long at most, and counts the time in which the machine is suspended. It may return
     /// early.
     pub(crate) fn sleep_through_suspension(&self, timeout: Duration) {
-        self.parker.park_through_suspension(timeout);
+        if !self.0.park_on_timer(timeout, true) {
+            // A condition variable may stand still during a suspension. So a clock that runs on is looked at now and
+            // then.
+            let most = if boot_time().is_some() { LOOK_AGAIN } else { timeout };
+            self.0.park_on_condvar(timeout.min(most));
+        }
     }
 
     /// Returns a waker that ends the sleep, from any thread.
     pub fn waker(&self) -> Waker {
-        Waker::from(Arc::clone(&self.parker))
+        Waker::from(Arc::clone(&self.0))
     }
 }
 
@@ -167,11 +133,20 @@ impl_debug!(Sleeper, self);
 
 impl Wake for Parker {
     fn wake(self: Arc<Self>) {
-        self.unpark();
+        self.wake_by_ref();
     }
 
+    /// Leaves a token, and wakes the thread if it sleeps.
     fn wake_by_ref(self: &Arc<Self>) {
-        self.unpark();
+        let mut state = lock(&self.state);
+        // It stays for a sleep that comes later (WAKE-3).
+        state.token = true;
+        let is_on_timer = state.is_on_timer;
+        drop(state);
+        match self.timer.get() {
+            Some(timer) if is_on_timer => timer.end(),
+            _ => self.left.notify_one(),
+        }
     }
 }
 
@@ -184,18 +159,18 @@ mod tests {
     /// A condition variable stands still while the machine is suspended, where std's clock does.
     #[test]
     fn a_sleep_that_counts_suspensions_takes_a_timer_of_the_system() {
-        let parker = Parker::new();
-        parker.park_through_suspension(Duration::from_micros(10));
-        assert!(parker.timer.get().is_some() || boot_time().is_none());
+        let sleeper = Sleeper::new();
+        sleeper.sleep_through_suspension(Duration::from_micros(10));
+        assert!(sleeper.0.timer.get().is_some() || boot_time().is_none());
         let sleeper = Sleeper::new();
         SystemClock.sleep(&sleeper, Some(Instant::now() + Duration::from_micros(200)));
-        assert_eq!(sleeper.parker.timer.get().is_some(), TAKES_KERNEL_TIMERS);
+        assert_eq!(sleeper.0.timer.get().is_some(), TAKES_KERNEL_TIMERS);
         // On a busy machine a millisecond may be over before the sleep begins.
         let waits = [1, 10, 100, 1000].map(Duration::from_millis);
-        for wait in waits.into_iter().filter(|_| sleeper.parker.timer.get().is_none()) {
+        for wait in waits.into_iter().filter(|_| sleeper.0.timer.get().is_none()) {
             BootClock.sleep(&sleeper, Some(BootClock.now() + wait));
         }
-        assert!(sleeper.parker.timer.get().is_some() || boot_time().is_none());
+        assert!(sleeper.0.timer.get().is_some() || boot_time().is_none());
     }
 
     #[test]

@@ -92,8 +92,7 @@ use std::time::{Duration, Instant};
 
 use crate::platform::impls::impl_debug;
 use crate::{Scheduler, Sleeper};
-use items::Due;
-use shared::{Place, Shared};
+use shared::Shared;
 
 pub use error::InsertError;
 pub use taker::{Expirations, NextExpired};
@@ -379,7 +378,7 @@ impl<K: Hash + Eq, V> DelayQueue<K, V> {
         delay: Duration,
     ) -> Result<Option<V>, InsertError<K, V>> {
         let place = self.shared.place(&key);
-        self.put(key, value, place, self.shared.due_after(delay))
+        self.shared.put(key, value, place, self.shared.due_after(delay))
     }
 
     /// Puts a value under a key, to come out at an instant. An instant that has passed stays the item's deadline, so the
@@ -396,18 +395,7 @@ impl<K: Hash + Eq, V> DelayQueue<K, V> {
         deadline: Instant,
     ) -> Result<Option<V>, InsertError<K, V>> {
         let place = self.shared.place(&key);
-        self.put(key, value, place, self.shared.due_at(deadline))
-    }
-
-    fn put(
-        &self,
-        key: K,
-        value: V,
-        place: Place,
-        due: Due,
-    ) -> Result<Option<V>, InsertError<K, V>> {
-        let put = self.shared.put(key, value, place, due);
-        put.map_err(|(reason, refused)| InsertError::new(reason, refused))
+        self.shared.put(key, value, place, self.shared.due_at(deadline))
     }
 
     /// Moves the deadline of a key to a delay from now, earlier or later. Returns false if the key is not there, because

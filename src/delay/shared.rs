@@ -52,6 +52,7 @@ use std::time::{Duration, Instant};
 use crossbeam_utils::CachePadded;
 
 use super::Expired;
+use super::error::InsertError;
 use super::firsts::{Firsts, MOST};
 use super::items::{Due, Items, Out};
 use super::table::Hint;
@@ -417,12 +418,12 @@ impl<K: Hash + Eq, V> Shared<K, V> {
         value: V,
         place: Place,
         due: Due,
-    ) -> Result<Option<V>, (ScheduleError, (K, V))> {
+    ) -> Result<Option<V>, InsertError<K, V>> {
         let is_ended = self.scheduler.is_closed();
         let mut items = self.shard_of(place);
         if items.is_closed || is_ended {
             drop(items);
-            return Err((ScheduleError::Closed, (key, value)));
+            return Err(InsertError::new(ScheduleError::Closed, (key, value)));
         }
         // If `Eq` panics here, key and value are dropped after the guard, as parameters are.
         let before = match items.find(place.hash, &key) {
@@ -434,7 +435,7 @@ impl<K: Hash + Eq, V> Shared<K, V> {
             }
             None => {
                 drop(items);
-                return Err((ScheduleError::Full, (key, value)));
+                return Err(InsertError::new(ScheduleError::Full, (key, value)));
             }
         };
         self.note_head(place.shard, &mut items, due.0);

@@ -24,6 +24,7 @@ use std::task::{Context, Poll, Waker};
 use super::shared::{Shared, Wait};
 use super::{DelayQueue, Expired};
 use crate::clock::tick::Moment;
+use crate::platform::impls::impl_debug;
 use crate::platform::panics::quietly;
 use crate::wake::wait_list::Ticket;
 use crate::{Alarm, ScheduleError};
@@ -154,11 +155,7 @@ impl<K, V> Drop for NextExpired<'_, K, V> {
     }
 }
 
-impl<K, V> fmt::Debug for NextExpired<'_, K, V> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("NextExpired").field("is_over", &self.is_over).finish_non_exhaustive()
-    }
-}
+impl_debug!(NextExpired<'_, K, V>, self, is_over: self.is_over);
 
 /// The items of a [`DelayQueue`] as they become due: what [`DelayQueue::stream`] returns. With the feature `futures-core`
 /// it is a `Stream`.

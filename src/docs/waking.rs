@@ -35,8 +35,7 @@
 //! | sleeper | state | lock | sleeps in |
 //! | --- | --- | --- | --- |
 //! | a message loop | `SleepState` in `wake/mod.rs` | that of the inbox | its pump: see `message_loop/inbox.rs`. The token of the default pump is a `Bell`, on which it spins for a moment first (PUMP-1) |
-//! | the thread of an [`rx::SingleThreadScheduler`](crate::rx::SingleThreadScheduler), and one that drains a trampoline | the same, in `rx/shared_queue.rs` | that of the queue | [`Clock::sleep`](crate::Clock::sleep) |
-//! | a thread in [`DelayedWorkQueue::take`](crate::pool::DelayedWorkQueue::take), and so a worker of a pool | the same, in a `WaitList` | that of the queue | [`Clock::sleep`](crate::Clock::sleep) |
+//! | a thread in [`DelayedWorkQueue::take`](crate::pool::DelayedWorkQueue::take), and so a worker of a pool, the thread of an [`rx::SingleThreadScheduler`](crate::rx::SingleThreadScheduler), and one that drains a trampoline | the same, in a `WaitList` | that of the queue | [`Clock::sleep`](crate::Clock::sleep) |
 //! | a taker of a [`DelayQueue`](crate::delay::DelayQueue) | the same, in a `WaitList` | that of the line, which an insert takes only if a word says so: see `delay/shared.rs` | a task, with an alarm of its scheduler |
 //! | the thread that turns an engine | the threshold of a `Doorbell` | none: an order of four accesses | [`Clock::sleep`](crate::Clock::sleep), or a driver's caller |
 //!
@@ -58,7 +57,7 @@
 //! | the leader leaves | the next leader, if it would sleep past the head |
 //! | a follower leaves | nobody |
 //! | the head is removed, drained, or taken by a thread that did not wait | nobody |
-//! | the queue is closed | all |
+//! | the queue is closed, or a task of a trampoline leaves without a run | all |
 //!
 //! # The thread that turns an engine
 //!
@@ -203,11 +202,11 @@
 //! | `IntakeReader::open_ready` in `engine/intake/reader.rs` | `listed` cleared before `next` is read, or after the look at the lane |
 //! | `IntakeReader::has_more`, the same | forgets lanes that are still open, or a look weaker than `SeqCst` |
 //! | `Shared::announce` in `engine/admit.rs` | the ring before the publication, or none: a lost ring |
-//! | `Shared::reset` in `engine/handles.rs`, `Shared::claim_put_off` in `engine/run.rs` | the same: they push while they hold the task, and ring behind |
+//! | `Shared::reset` in `engine/handles.rs`, `Shared::put_off` in `engine/run.rs` | the same: they push while they hold the task, and ring behind |
 //! | `Shared::wake_all` in `engine/run.rs` | pushes without a ring, on another thread than the one that turns the engine |
 //! | `Doorbell::arm` in `wake/doorbell.rs` | weaker than `SeqCst`, or called after the last look |
 //! | `Doorbell::answer`, the same | rings although the exchange has failed (a herd), or does not although it has succeeded |
-//! | `Parker::park` in `clock/parking.rs` | takes the token without looking at it first |
+//! | `Sleeper::sleep` in `clock/parking.rs` | takes the token without looking at it first |
 //! | `Parker::park_on_timer`, the same | says that it sleeps on the timer before the timer is set, or after the lock is released |
 //! | `Ticker::sleep` in `engine/tick_thread.rs` | another order than arm, look, sleep |
 //! | `Engine::can_wait` in `engine/next_wakeup.rs` | looks at what it has taken in, and not at what it has left |

@@ -7,17 +7,23 @@ use std::sync::Arc;
 
 use super::Engine;
 use super::bounds::{BATCH, HAND_OVER, SHARE_NANOS, SKIP, TAKE_IN};
-use super::retries::Target;
-use super::retry_queue::LONGEST_PAUSE_NANOS;
-use crate::backpressure::Backlog;
+use super::retries::LONGEST_PAUSE_NANOS;
 use crate::clock::clocks::Clock;
 use crate::engine::ready::{Entry, Runner};
 use crate::engine::slots::deadline::{self, CameOut};
 use crate::engine::slots::task::Repetition;
 use crate::engine::slots::{OneShot, task};
 use crate::executor::DueTask;
+use crate::executor::own_executor::OwnExecutor;
 use crate::observe::trace;
 use crate::platform::panics::quietly;
+
+/// The executor that gets the next tasks; `None` for the tick thread, which wakes wakers itself.
+type Target = Option<Arc<OwnExecutor>>;
+
+fn number_of(target: &Target) -> Option<u32> {
+    target.as_ref().map(|executor| executor.number)
+}
 
 impl Engine {
     // ----- what is due ---------------------------------------------------------------------
@@ -26,8 +32,8 @@ impl Engine {
     /// takes longer than [`SHARE_NANOS`]. So a flood of tasks that are due at once does not pile up here.
     pub(super) fn hand_over(&mut self, taken_in: usize) {
         let now = self.now;
-        let (mut target, mut left, mut more) = (Target::Default, HAND_OVER, taken_in);
-        let mut is_refusing = self.retries.is_refusing(&target);
+        let (mut target, mut left, mut more) = (self.executor(0), HAND_OVER, taken_in);
+        let mut is_refusing = self.is_refusing(&target);
         loop {
             if left == 0 {
                 left = more.min(BATCH);
@@ -39,7 +45,7 @@ impl Engine {
             // Only where deadlines are moved is it worth a look at each holder: the claim of the task looks anyway. A
             // task of this very batch may be the first to move one.
             let looks = self.shared.intake.has_resets();
-            if matches!(target, Target::Default) && !is_refusing && !looks {
+            if number_of(&target) == Some(0) && !is_refusing && !looks {
                 // Most tasks come in long rows like this, and need no more than to be copied.
                 let most = left.min(BATCH - self.batch.len());
                 left -= self.ready.pop_row(now, most, &mut self.batch);
@@ -54,36 +60,51 @@ impl Engine {
             let entry = if looks { self.still_due(entry) } else { Some(entry) };
             let Some(entry) = entry else { continue };
             // As long as entries go to the same target, it need not be looked up.
-            let is_for_target = match (&target, entry.runner()) {
-                (Target::Default, Runner::Default) => true,
-                (Target::Own(own), Runner::Own) => {
+            let number = match entry.runner() {
+                Runner::Default => Some(0),
+                Runner::Own => {
                     self.ready.fetch_ahead();
                     // The word tells which executor it is. A stale entry has no executor, and is dropped here.
                     let Some((_, word)) = task::settled(entry) else { continue };
-                    word.executor() == own.number
+                    Some(word.executor())
                 }
-                _ => false,
+                Runner::TickThread | Runner::TickThreadUncounted => None,
             };
-            if !is_for_target || self.batch.len() == BATCH {
-                let Some(next) = self.target_of(entry) else { continue };
-                // A batch goes out before another target gets anything, so tasks are handed over in order of their
-                // deadlines also across executors.
-                if !next.is(&target) || self.batch.len() == BATCH {
-                    self.flush(&target);
-                    self.release(std::mem::replace(&mut target, next));
-                    is_refusing = self.retries.is_refusing(&target);
+            // A batch goes out before another target gets anything, so tasks are handed over in order of their deadlines
+            // also across executors.
+            if number != number_of(&target) || self.batch.len() == BATCH {
+                let next = number.and_then(|number| self.executor(number));
+                // A live task keeps its executor alive, so a number without an executor belongs to a task that was just
+                // cancelled.
+                if number != number_of(&next) {
+                    continue;
                 }
+                self.flush_to(target.as_ref());
+                self.release(std::mem::replace(&mut target, next));
+                is_refusing = self.is_refusing(&target);
             }
-            match target {
+            match &target {
                 // An executor that refuses is offered nothing new until it has taken what it refused, so the order of
                 // its tasks stays.
-                _ if is_refusing => self.retries.of(&target).push(entry),
-                Target::TickThread => left -= self.wake(entry, left.min(BATCH - 1)),
-                _ => self.batch.due.push(entry),
+                Some(executor) if is_refusing => self.retries.of(executor).push(entry),
+                Some(_) => self.batch.due.push(entry),
+                None => left -= self.wake(entry, left.min(BATCH - 1)),
             }
         }
-        self.flush(&target);
+        self.flush_to(target.as_ref());
         self.release(target);
+    }
+
+    /// Returns the executor of this number.
+    fn executor(&self, number: u32) -> Target {
+        match number {
+            0 => self.executor.clone(),
+            _ => self.shared.own_executors.find(number),
+        }
+    }
+
+    fn is_refusing(&self, target: &Target) -> bool {
+        target.as_ref().is_some_and(|executor| self.retries.is_refusing(executor))
     }
 
     /// Returns an entry that has come out, unless it is stale or its task is due later. Then it is filed again.
@@ -97,20 +118,6 @@ impl Engine {
             CameOut::PutOff(entry) => {
                 self.file_again(entry);
                 None
-            }
-        }
-    }
-
-    /// Returns the target of an entry, or `None` for a stale one.
-    fn target_of(&self, entry: Entry) -> Option<Target> {
-        match entry.runner() {
-            Runner::Default => Some(Target::Default),
-            Runner::TickThread | Runner::TickThreadUncounted => Some(Target::TickThread),
-            Runner::Own => {
-                // A live task keeps its executor alive, so a number without an executor belongs to a task that was
-                // just cancelled.
-                let number = task::settled(entry)?.1.executor();
-                self.shared.own_executors.find(number).map(Target::Own)
             }
         }
     }
@@ -130,10 +137,8 @@ impl Engine {
 
     /// Drops the engine's hold on a target.
     fn release(&self, target: Target) {
-        if let Target::Own(own) = target {
-            // It may be the last hold on the executor, whose `Drop` is user code.
-            self.shared.hooks.catch(|| drop(own));
-        }
+        // It may be the last hold on the executor, whose `Drop` is user code.
+        self.shared.hooks.catch(|| drop(target));
     }
 
     /// Returns true if this turn has had its share of time. If the clock panics, the turn has time.
@@ -144,46 +149,36 @@ impl Engine {
 
     // ----- a batch -------------------------------------------------------------------------
 
+    /// Hands the batch over. The tick thread never has one.
+    fn flush_to(&mut self, target: Option<&Arc<OwnExecutor>>) {
+        target.map(|executor| self.flush(executor));
+    }
+
     /// Hands the batch over. Returns how many tasks came back.
-    fn flush(&mut self, target: &Target) -> usize {
+    fn flush(&mut self, executor: &Arc<OwnExecutor>) -> usize {
         let tasks = self.batch.len();
         if tasks == 0 {
             return 0;
         }
-        self.backlog(target).hand(tasks);
+        executor.backlog.hand(tasks);
         let batch = &mut self.batch;
-        batch.goes_to(match target {
-            Target::Own(own) => Some(Arc::clone(&own.backlog)),
-            _ => None,
-        });
+        batch.goes_to(executor);
         // An executor is user code. If it panics, the tasks that it has not taken out of the batch count as refused,
         // so none is lost, and the turn goes on (S17).
-        self.shared.hooks.catch(|| match (target, &self.executor) {
-            (Target::Own(own), _) => own.executor.execute_batch(batch),
-            (Target::Default, Some(executor)) => executor.execute_batch(batch),
-            (Target::Default, None) | (Target::TickThread, _) => {}
-        });
+        self.shared.hooks.catch(|| executor.executor.execute_batch(batch));
         // What was refused is taken back already, from the executor that had it.
-        let backlog = self.backlog(target);
-        backlog.take_back(self.batch.len());
-        backlog.count_done(self.batch.over());
-        let (mut refused, mut of_others) = (Vec::new(), Vec::new());
-        self.batch.settle(&mut refused, &mut of_others);
+        executor.backlog.take_back(self.batch.len());
+        executor.backlog.count_done(self.batch.over());
+        let (refused, of_others) = self.batch.settle();
         // An executor that serves several schedulers may give back another one's task.
         of_others.into_iter().for_each(|task| quietly(|| self.send_home(task)));
-        self.batch.clear();
-        let refused = self.queue_refused(target, refused);
+        let refused = self.queue_refused(executor, refused);
         self.shared.hooks.observe(|observer| observer.handed_over(tasks.saturating_sub(refused)));
         refused
     }
 
-    /// Returns the count of what a target has not done.
-    fn backlog<'a>(&'a self, target: &'a Target) -> &'a Backlog {
-        if let Target::Own(own) = target { &own.backlog } else { &self.shared.backlog }
-    }
-
     /// Puts what an executor has refused or left into retry queues. Returns how many tasks those are.
-    fn queue_refused(&mut self, target: &Target, refused: Vec<(Entry, bool)>) -> usize {
+    fn queue_refused(&mut self, by: &Arc<OwnExecutor>, refused: Vec<(Entry, bool)>) -> usize {
         if refused.is_empty() {
             return 0;
         }
@@ -192,7 +187,7 @@ impl Engine {
         // It is the executor of this batch that says so, whosever task it gives back.
         if refused.iter().any(|(_, for_good)| *for_good) {
             let (now, first_pause) = (self.now, self.first_pause());
-            self.retries.of(target).put_back([].into_iter(), true, now, first_pause);
+            self.retries.of(by).put_back([].into_iter(), true, now, first_pause);
         }
         for (entry, _) in refused {
             // The task names its executor, not the batch: an executor may give back what came in an earlier batch, or
@@ -204,16 +199,12 @@ impl Engine {
         entries.sort_by_key(|(number, _)| *number); // a stable sort keeps the order of the hand-over
         for of_one in entries.chunk_by(|one, other| one.0 == other.0) {
             // Most of them go back to the executor that the engine has in hand, which needs no look-up.
-            let other = match of_one[0].0 {
-                0 => Some(Target::Default),
-                number if number == target.number() => None,
-                number => self.shared.own_executors.find(number).map(Target::Own),
-            };
+            let number = of_one[0].0;
+            let other = if number == by.number { None } else { self.executor(number) };
             let refused = of_one.iter().map(|(_, entry)| *entry);
-            let (to, first_pause) = (other.as_ref().unwrap_or(target), self.first_pause());
-            let retries = self.retries.of(to);
-            retries.put_back(refused, false, self.now, first_pause);
-            other.into_iter().for_each(|other| self.release(other));
+            let (to, first_pause) = (other.as_ref().unwrap_or(by), self.first_pause());
+            self.retries.of(to).put_back(refused, false, self.now, first_pause);
+            self.release(other);
         }
         self.shared.rejected.add(count as u64);
         quietly(|| trace::rejected(count));
@@ -241,50 +232,50 @@ impl Engine {
             return;
         }
         let mut is_first = true;
-        for target in self.retries.to_retry(self.now) {
+        for executor in self.retries.to_retry(self.now) {
             // One executor is retried in each turn, even if the time is up. Otherwise a slow turn would starve all of
             // them.
             if is_first || !self.is_out_of_time() {
                 is_first = false;
-                self.retries.retried = target.number();
-                self.retry(&target);
+                self.retries.retried = executor.number;
+                self.retry(&executor);
             }
-            self.release(target);
+            self.release(Some(executor));
         }
     }
 
     /// Offers an executor one task, then two, four and so on up to a batch while it takes them all. If it takes only
     /// some, it is offered one again. If it refuses the first one, or a later one twice, it gets a pause.
-    fn retry(&mut self, target: &Target) {
+    fn retry(&mut self, executor: &Arc<OwnExecutor>) {
         let (mut offer, mut took, mut is_second_try) = (1, 0, false);
         let mut looked_at = 0; // with those that are passed over, or this might have no end (S19)
         while took < TAKE_IN && (looked_at < HAND_OVER || !self.is_out_of_time()) {
-            let (offered, passed_over) = self.offer(target, offer);
+            let (offered, passed_over) = self.offer(executor, offer);
             if offered == 0 {
                 return;
             }
             looked_at += offered + passed_over;
-            let refused = self.flush(target).min(offered);
+            let refused = self.flush(executor).min(offered);
             took += offered - refused;
             // An executor whose queue has room for some takes a part of a large offer. Only an offer of one tells that
             // it is full.
             if offered == 1 && refused == 1 && (took == 0 || is_second_try) {
                 let (now, first_pause) = (self.now, self.first_pause());
-                return self.retries.of(target).rest(took, now, first_pause);
+                return self.retries.of(executor).rest(took, now, first_pause);
             }
             is_second_try = offered == 1 && refused == 1;
             offer = if refused > 0 { 1 } else { BATCH.min(2 * offer) };
         }
         // It would take more, and only the time of this turn is over. So no pause begins.
-        self.retries.of(target).retry_soon(self.now);
+        self.retries.of(executor).retry_soon(self.now);
     }
 
     /// Fills the batch with up to `most` of the first tasks that an executor has refused, and returns how many they are,
     /// and how many entries were passed over.
-    fn offer(&mut self, target: &Target, most: usize) -> (usize, usize) {
+    fn offer(&mut self, executor: &Arc<OwnExecutor>, most: usize) -> (usize, usize) {
         let mut passed_over = 0;
         while self.batch.len() < most && passed_over < SKIP {
-            let Some(entry) = self.retries.of(target).pop() else { break };
+            let Some(entry) = self.retries.of(executor).pop() else { break };
             match deadline::come_out(entry) {
                 CameOut::Due => {
                     self.batch.due.push(entry);
@@ -294,7 +285,7 @@ impl Engine {
                 // It was put off, and is due again by now. It goes to its new position in this queue. In the ready
                 // queue, many of these would stand before the tasks of other executors (S30).
                 CameOut::PutOff(entry) if entry.moment() <= self.now => {
-                    self.retries.of(target).push(entry);
+                    self.retries.of(executor).push(entry);
                 }
                 // It was put off and is not due, so the executor must not see it (S28).
                 CameOut::PutOff(entry) => self.file_again(entry),
@@ -303,7 +294,7 @@ impl Engine {
         }
         // Nothing was left to offer: all of it was cancelled or put off in the meantime.
         if self.batch.is_empty() {
-            self.retries.of(target).recover();
+            self.retries.of(executor).recover();
         }
         (self.batch.len(), passed_over)
     }

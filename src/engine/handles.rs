@@ -23,6 +23,7 @@ use crate::wheel::entry::{SchedulerId, TaskKey};
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "a cancel takes 15 instructions more with a call")]
 pub(crate) fn count_cancel<const COUNTED: bool>(scheduler: SchedulerId, was_pending: bool) {
+    // A closure for each of the two, and not one that looks: that would have two callers, and would not be inlined.
     let count = |lane: &Lane| lane.count_cancel::<COUNTED>(was_pending);
     // Most tasks are cancelled by a thread that also schedules there. Its lane is found without a look into the
     // registry, which has a lock.
@@ -69,7 +70,8 @@ pub(crate) fn reset_at(key: TaskKey, scheduler: SchedulerId, deadline: Instant) 
     reset_to(key, scheduler, When::At(deadline), |line| line.moment(deadline))
 }
 
-/// Moves the deadline of a task, with as little as that takes.
+/// Moves the deadline of a task, with as little as that takes. `to` is its own function for each caller, so it is inlined
+/// with all that it is called by: a look at `when` in its place takes 22 instructions more.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "takes 9.7 ns with it, 10.3 without")]
 fn reset_to(
@@ -102,15 +104,8 @@ fn reset_there(key: TaskKey, when: When) -> Reset {
 
 /// Returns when a task is due that waits, with the timeline on which that moment is.
 pub(crate) fn deadline(key: TaskKey) -> Option<(Moment, Timeline)> {
-    loop {
-        // A moment means nothing without its timeline, so both have to be of the same scheduler: look at the scheduler
-        // before and after.
-        let there = task::scheduler(key)?;
-        let deadline = deadline::deadline(key)?;
-        if task::scheduler(key) == Some(there) {
-            return Some((deadline, shared::at(there)?.watch.timeline));
-        }
-    }
+    let (deadline, there) = deadline::deadline(key)?;
+    Some((deadline, shared::at(there)?.watch.timeline))
 }
 
 impl Shared {

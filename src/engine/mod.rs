@@ -21,7 +21,7 @@
 //! | --- | --- |
 //! | here | the turn, which takes in and advances |
 //! | [`dispatch`] | hands over what is due, and retries what was refused |
-//! | [`retries`] | what executors have refused: the [`retry_queue`] of each |
+//! | [`retries`] | what executors have refused, and when it is offered again |
 //! | [`next_wakeup`] | the end of a turn: tidies, and says when to turn again |
 //! | [`shutdown`] | the last turn |
 
@@ -33,7 +33,6 @@ pub(crate) mod intake;
 mod next_wakeup;
 pub(crate) mod ready;
 mod retries;
-mod retry_queue;
 mod run;
 pub(crate) mod shared;
 mod shutdown;
@@ -41,7 +40,6 @@ pub(crate) mod slots;
 pub(crate) mod termination;
 pub(crate) mod this_thread;
 pub(crate) mod tick_thread;
-mod waiting_runs;
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -60,11 +58,11 @@ use crate::engine::ready::{Entry, ReadyQueue};
 use crate::engine::slots::depot;
 use crate::engine::slots::task::is_live;
 use crate::engine::slots::trim::Trims;
-use crate::executor::due::AHEAD;
+use crate::executor::own_executor::OwnExecutor;
 use crate::executor::{DueBatch, Executor};
 use crate::observe::{WheelCounts, WheelView};
 use crate::platform::sync::Ordering;
-use crate::wheel::{Buckets, Timed};
+use crate::wheel::Buckets;
 
 // ----- the engine ------------------------------------------------------------------------
 
@@ -101,7 +99,7 @@ pub(crate) struct Engine {
     /// The clock has panicked at the beginning of the last turn.
     pub(crate) is_blind: bool,
     /// `None` once the scheduler has ended.
-    executor: Option<Box<dyn Executor>>,
+    executor: Option<Arc<OwnExecutor>>,
     precision: Precision,
     reader: IntakeReader,
     wheel: Buckets<Entry>,
@@ -146,6 +144,7 @@ impl Engine {
         let timeline = shared.watch.timeline;
         let now = shared.watch.now();
         let passed = timeline.passed(now);
+        let executor = OwnExecutor::of_scheduler(executor, Arc::clone(&shared.backlog));
         Engine {
             batch: DueBatch::new(Arc::<Shared>::clone(&shared)),
             wheel: Buckets::new(wheel_size.min(MOST_BUCKETS), timeline.tick_nanos(), passed),
@@ -191,7 +190,7 @@ impl Engine {
         self.advance();
         self.hand_over(taken_in);
         self.retry_refused(); // after `hand_over`, which has put due tasks into the retry queues
-        self.retries.tell(&self.shared.backlog);
+        self.retries.tell();
         let is_tidy = self.tidy(taken_in);
         self.shared.hooks.observe(|observer| observer.turned(WheelView::of(&self.wheel)));
         let next = self.next(cut, earliest, is_tidy);
@@ -219,9 +218,10 @@ impl Engine {
             wheel: &mut self.wheel,
             ready: &mut self.ready,
             incoming: &mut self.incoming,
+            looks: false,
+            dropped: 0,
             earliest: Moment::NEVER,
         };
-        // No holder is touched here, except in the sample: each would be a cache miss.
         let add = |record: Record| filing.add(record.entry);
         let tasks = self.reader.take(&self.shared.intake, cut, most, add);
         filing.file_all();
@@ -306,6 +306,10 @@ struct Filing<'a> {
     wheel: &'a mut Buckets<Entry>,
     ready: &'a mut ReadyQueue,
     incoming: &'a mut Vec<Entry>,
+    /// Most of the entries that came last were stale, so each one is looked at.
+    looks: bool,
+    /// How many were dropped since the last ones were filed.
+    dropped: usize,
     /// The earliest deadline of all that were filed.
     earliest: Moment,
 }
@@ -313,29 +317,47 @@ struct Filing<'a> {
 impl Filing<'_> {
     #[inline]
     fn add(&mut self, entry: Entry) {
+        // Most timeouts are cancelled. If that comes before they are taken in, a look at the holder costs a third of what it
+        // costs to file the entry, and to sweep it later. Otherwise a look is wasted, and takes the holder's cache line
+        // from its owner.
+        if self.looks && !is_live(entry) {
+            self.dropped += 1;
+        } else if self.incoming.len() == self.incoming.capacity() {
+            self.file_all_and_add(entry);
+        } else {
+            self.incoming.push(entry);
+        }
+    }
+
+    #[inline(never)]
+    fn file_all_and_add(&mut self, entry: Entry) {
         // Records are read from their lane in one go, and then filed. With both in one loop the tick thread took 33 ns
         // a task instead of 24, because the wheel's cache misses kept it from reading ahead.
-        if self.incoming.len() == INCOMING {
-            self.file_all();
-        }
-        self.incoming.push(entry);
+        self.file_all();
+        self.add(entry);
     }
 
     #[inline(never)]
     fn file_all(&mut self) {
-        // Most timeouts are cancelled. If that comes before they are taken in, a look at the holder (73 instructions
-        // with the reading) costs less than to file the entry (106) and to sweep it later. Otherwise a look is wasted,
-        // and takes the holder's cache line from its owner. So a sample is looked at, and all of them if most of the
-        // sample are stale.
-        let stale = self.sample().filter(|&entry| !is_live(entry)).count();
-        if 2 * stale > self.sample().len() {
-            self.drop_stale();
-        }
         let Filing { wheel, ready, incoming, .. } = self;
+        if self.looks {
+            self.looks = self.dropped > incoming.len();
+        } else {
+            let sample = incoming.chunks_exact(SAMPLE).map(|chunk| chunk[0]);
+            let (len, stale) = (sample.len(), sample.filter(|entry| !is_live(*entry)).count());
+            self.looks = 2 * stale > len;
+            if self.looks {
+                incoming.retain(|entry| is_live(*entry));
+            }
+        }
+        self.dropped = 0;
         let mut earliest = self.earliest;
-        for (place, entry) in incoming.iter().copied().enumerate() {
+        let mut entries = incoming.iter().copied();
+        let mut next = entries.next();
+        while let Some(entry) = next {
+            next = entries.next();
             // If a later filing of the same slot comes right behind this entry, this one is stale.
-            if incoming.get(place + 1).is_some_and(|next| next.follows(entry)) {
+            if next.is_some_and(|next| next.follows(entry)) {
                 continue;
             }
             earliest = earliest.min(needed_at(entry));
@@ -348,21 +370,5 @@ impl Filing<'_> {
         }
         self.earliest = earliest;
         incoming.clear();
-    }
-
-    fn sample(&self) -> impl ExactSizeIterator<Item = Entry> + use<'_> {
-        self.incoming.chunks_exact(SAMPLE).map(|chunk| chunk[0])
-    }
-
-    fn drop_stale(&mut self) {
-        let mut live = 0;
-        for place in 0..self.incoming.len() {
-            // Each look is a cache miss, so the misses are started ahead of it.
-            self.incoming.get(place + AHEAD).inspect(|soon| soon.prefetch());
-            let entry = self.incoming[place];
-            self.incoming[live] = entry;
-            live += usize::from(is_live(entry));
-        }
-        self.incoming.truncate(live);
     }
 }

@@ -1,4 +1,4 @@
-//! What executors have refused: a [`RetryQueue`] for each that refuses.
+//! What executors have refused: a [`RetryQueue`] for each that refuses, the scheduler's among them.
 //!
 //! ```text
 //!                  due                  a batch that is taken
@@ -6,8 +6,14 @@
 //!                           |    ^
 //!                   refused |    | offered again: one task; if that is taken two, then four ...
 //!                           v    |
-//!                        retry queue [ e e e e ]   in order of deadline
+//!                        retry queue [ e e e e ]   in order of deadline, and then of arrival
 //! ```
+//!
+//! An executor that has refused a task is not offered others: what is due for it goes to its retry queue (S18, S30).
+//! After a pause the engine offers it one task. While the executor takes all that it is offered, it is offered twice as
+//! much, until the queue is empty or it refuses again. So the tasks that one executor refuses cost the other executors
+//! nothing: neither room in the ready queue nor a share of a turn. The first pause is a tick. When nothing is left to
+//! retry, the next pause is a first one again.
 //!
 //! A task that an executor has taken stays in its holder, which tells whose it is. So a close finds there what no executor
 //! has started (S29). How far an executor is behind is counted in its [`Backlog`].
@@ -16,45 +22,24 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
 use super::bounds::RETRY_QUEUES;
-use super::retry_queue::RetryQueue;
 use crate::backpressure::Backlog;
 use crate::clock::tick::Moment;
+use crate::engine::slots::deadline;
+use crate::engine::slots::task::{self, is_live};
 use crate::executor::own_executor::OwnExecutor;
 use crate::wheel::entry::Entry;
 
-/// What a batch goes to.
-pub(super) enum Target {
-    /// The scheduler's executor.
-    Default,
-    /// The own executor of some tasks.
-    Own(Arc<OwnExecutor>),
-    /// The tick thread wakes wakers itself, so its batch stays empty.
-    TickThread,
-}
-
-impl Target {
-    /// Returns the number of the executor: 0 for the scheduler's.
-    pub(super) fn number(&self) -> u32 {
-        if let Target::Own(own) = self { own.number } else { 0 }
-    }
-
-    pub(super) fn is(&self, other: &Target) -> bool {
-        let is_thread = |target: &Target| matches!(target, Target::TickThread);
-        self.number() == other.number() && is_thread(self) == is_thread(other)
-    }
-}
-
-/// The retry queue of a task's own executor. It does not keep the executor alive.
-struct OwnQueue {
+/// The retry queue of an executor. It does not keep the executor alive.
+struct Refusing {
     executor: Weak<OwnExecutor>,
     backlog: Arc<Backlog>,
     queue: RetryQueue,
 }
 
-impl OwnQueue {
-    fn new(executor: &Arc<OwnExecutor>) -> OwnQueue {
+impl Refusing {
+    fn new(executor: &Arc<OwnExecutor>) -> Refusing {
         let (backlog, queue) = (Arc::clone(&executor.backlog), RetryQueue::default());
-        OwnQueue { executor: Arc::downgrade(executor), backlog, queue }
+        Refusing { executor: Arc::downgrade(executor), backlog, queue }
     }
 
     fn is_alive(&self) -> bool {
@@ -69,11 +54,9 @@ impl OwnQueue {
 /// The retry queues of all executors.
 #[derive(Default)]
 pub(super) struct Retries {
-    /// The queue of the scheduler's executor, whose number is 0.
-    default: RetryQueue,
-    /// The queues of tasks' own executors that refuse, by the number of the executor. A number is used again when its
-    /// executor is gone. By then nothing in the queue is still to run, because each task keeps its executor alive.
-    own: BTreeMap<u32, OwnQueue>,
+    /// By the number of the executor. A number is used again when its executor is gone. By then nothing in the queue is still
+    /// to run, because each task keeps its executor alive.
+    all: BTreeMap<u32, Refusing>,
     /// The executor of the last retry. The next turn begins with the one behind it.
     pub(super) retried: u32,
     /// The executor whose queue a sweep goes on with.
@@ -82,64 +65,47 @@ pub(super) struct Retries {
 
 impl Retries {
     /// Returns the retry queue of an executor.
-    pub(super) fn of(&mut self, target: &Target) -> &mut RetryQueue {
-        let Target::Own(own) = target else { return &mut self.default };
+    pub(super) fn of(&mut self, executor: &Arc<OwnExecutor>) -> &mut RetryQueue {
         // The number may have been given to a new executor since, and the old one's queue is of no use any more.
-        let entry = self.own.entry(own.number).or_insert_with(|| OwnQueue::new(own));
+        let entry = self.all.entry(executor.number).or_insert_with(|| Refusing::new(executor));
         if !entry.is_alive() {
-            *entry = OwnQueue::new(own);
+            *entry = Refusing::new(executor);
         }
         &mut entry.queue
     }
 
-    pub(super) fn is_refusing(&self, target: &Target) -> bool {
-        match target {
-            Target::Default => self.default.is_refusing(),
-            Target::TickThread => false,
-            Target::Own(own) => self.own.get(&own.number).is_some_and(OwnQueue::is_refusing),
-        }
+    pub(super) fn is_refusing(&self, executor: &OwnExecutor) -> bool {
+        self.all.get(&executor.number).is_some_and(Refusing::is_refusing)
     }
 
-    /// Returns the queues with the numbers of their executors, in the order of these.
-    fn all(&self) -> impl Iterator<Item = (u32, &RetryQueue)> {
-        let own = self.own.iter().map(|(number, own)| (*number, &own.queue));
-        [(0, &self.default)].into_iter().chain(own)
+    fn queues(&mut self) -> impl Iterator<Item = &mut RetryQueue> {
+        self.all.values_mut().map(|one| &mut one.queue)
     }
 
-    fn all_mut(&mut self) -> impl Iterator<Item = (u32, &mut RetryQueue)> {
-        let own = self.own.iter_mut().map(|(number, own)| (*number, &mut own.queue));
-        [(0, &mut self.default)].into_iter().chain(own)
-    }
-
-    /// Tells producers how much waits here. Executors that have recovered, or are gone, leave the list. The `backlog` is that
-    /// of the scheduler's executor.
-    pub(super) fn tell(&mut self, backlog: &Backlog) {
-        backlog.set_refused(self.default.len());
-        self.own.retain(|_, own| {
-            own.backlog.set_refused(own.queue.len());
-            own.is_refusing()
+    /// Tells producers how much waits here. Executors that have recovered, or are gone, leave the list.
+    pub(super) fn tell(&mut self) {
+        self.all.retain(|_, one| {
+            one.backlog.set_refused(one.queue.len());
+            one.is_refusing()
         });
     }
 
     /// Returns when to retry next with some executor.
     #[inline]
     pub(super) fn retry_at(&self) -> Option<Moment> {
-        let own = self.own.values().filter_map(|own| own.queue.retry_at());
-        own.chain(self.default.retry_at()).min()
+        self.all.values().filter_map(|one| one.queue.retry_at()).min()
     }
 
     /// Returns the executors whose pause is over, or nearly so. They take turns at being the first.
-    pub(super) fn to_retry(&self, now: Moment) -> Vec<Target> {
+    pub(super) fn to_retry(&self, now: Moment) -> Vec<Arc<OwnExecutor>> {
         // An executor whose pause is nearly over comes along when another one has woken the thread, so many of them
         // cost few wake-ups.
-        let default = self.default.may_retry(now).then_some(Target::Default);
-        let own = self.own.values().filter(|own| own.queue.may_retry(now));
-        let own = own.filter_map(|own| own.executor.upgrade()).map(Target::Own);
-        let mut targets: Vec<_> = default.into_iter().chain(own).collect();
+        let ready = self.all.values().filter(|one| one.queue.may_retry(now));
+        let mut executors: Vec<_> = ready.filter_map(|one| one.executor.upgrade()).collect();
         // A turn may have time for the first one only, so the next turn begins with the one behind it.
-        let first = targets.iter().position(|target| target.number() > self.retried);
-        targets.rotate_left(first.unwrap_or(0));
-        targets
+        let first = executors.iter().position(|executor| executor.number > self.retried);
+        executors.rotate_left(first.unwrap_or(0));
+        executors
     }
 
     /// Returns the earliest deadline of a refused task whose entry `is_valid`. Drops the others before it.
@@ -147,22 +113,21 @@ impl Retries {
         &mut self,
         mut is_valid: impl FnMut(Entry) -> bool,
     ) -> Option<Moment> {
-        self.all_mut().filter_map(|(_, queue)| queue.first(&mut is_valid)).min()
+        self.queues().filter_map(|queue| queue.first(&mut is_valid)).min()
     }
 
     /// Returns how many entries wait, stale ones included.
     pub(super) fn waiting(&self) -> usize {
-        self.all().map(|(_, queue)| queue.len()).sum()
+        self.all.values().map(|one| one.queue.len()).sum()
     }
 
     /// Looks at up to `budget` entries, and drops those of cancelled tasks. Returns true when it has come to the end of all
     /// queues.
     pub(super) fn sweep(&mut self, mut budget: usize) -> bool {
         // The list may change between the slices. A sweep goes on with the next number that is still there.
-        let from = self.sweep_from;
-        let left = self.all_mut().find_map(|(number, queue)| {
-            let is_done = number < from || queue.sweep(&mut budget) && budget > 0;
-            (!is_done).then_some(number)
+        let left = self.all.range_mut(self.sweep_from..).find_map(|(number, one)| {
+            let is_done = one.queue.sweep(&mut budget) && budget > 0;
+            (!is_done).then_some(*number)
         });
         self.sweep_from = left.unwrap_or(0);
         left.is_none()
@@ -170,11 +135,222 @@ impl Retries {
 
     /// Takes everything out, each executor's tasks in order.
     pub(super) fn drain(&mut self) -> Vec<Entry> {
-        self.all_mut().flat_map(|(_, queue)| queue.drain()).collect()
+        self.queues().flat_map(RetryQueue::drain).collect()
     }
 
     /// Panics with what is broken. Of very many executors it looks at some.
     pub(super) fn check_invariants(&self) {
-        self.all().take(RETRY_QUEUES).for_each(|(_, queue)| queue.check_invariants());
+        self.all.values().take(RETRY_QUEUES).for_each(|one| one.queue.check_invariants());
+    }
+}
+
+// ----- the queue of one executor -----------------------------------------------------------------
+
+/// The longest pause of an executor that takes few tasks: it is asked forty times a second.
+const BUSY_PAUSE_NANOS: u64 = 25_000_000;
+/// The longest pause of an executor that takes nothing: it is asked ten times a second.
+pub(super) const LONGEST_PAUSE_NANOS: u64 = 100_000_000;
+
+/// An executor that takes fewer tasks than this at a time is asked less often.
+const FEW: usize = 8;
+/// An executor that takes as many tasks as this at a time is asked more often.
+const MANY: usize = 32;
+
+/// Refused tasks by deadline, and at equal deadlines by their places.
+#[derive(Default)]
+pub(super) struct RetryQueue {
+    /// A tree, so that it can be swept in slices.
+    tasks: BTreeMap<(u64, i64), Entry>,
+    /// The place of the last task that came.
+    last: i64,
+    /// The place of the last task that was put back.
+    first: i64,
+    /// Where a sweep goes on.
+    sweep_from: (u64, i64),
+    /// The pause after the last refusal, in nanoseconds; 0 while the executor takes all.
+    pause: u64,
+    retry_at: Option<Moment>,
+    has_refused_for_good: bool,
+}
+
+impl RetryQueue {
+    /// Returns how many entries wait, stale ones included.
+    pub(super) fn len(&self) -> usize {
+        self.tasks.len()
+    }
+
+    /// Returns true if what is due for the executor goes to this queue.
+    pub(super) fn is_refusing(&self) -> bool {
+        self.has_refused_for_good || !self.tasks.is_empty()
+    }
+
+    /// Puts a task behind those of the same deadline.
+    pub(super) fn push(&mut self, entry: Entry) {
+        self.last += 1;
+        self.tasks.insert((entry.deadline, self.last), entry);
+    }
+
+    /// Puts refused tasks before those of the same deadline. They come in the order of the hand-over. If the executor takes
+    /// no pause already, its first one begins.
+    pub(super) fn put_back(
+        &mut self,
+        refused: impl DoubleEndedIterator<Item = Entry>,
+        for_good: bool,
+        now: Moment,
+        first_pause: u64,
+    ) {
+        self.has_refused_for_good |= for_good;
+        // A task that is refused again was the first of its deadline, and becomes the first again. In reverse, so that
+        // the tasks keep their order among each other.
+        for entry in refused.rev() {
+            self.first -= 1;
+            self.tasks.insert((entry.deadline, self.first), entry);
+        }
+        if self.pause == 0 {
+            self.pause = first_pause;
+            self.retry_at = Some(now.after_nanos(first_pause));
+        }
+    }
+
+    /// Returns when to retry: never, if the executor has refused for good.
+    pub(super) fn retry_at(&self) -> Option<Moment> {
+        self.retry_at.filter(|_| !self.has_refused_for_good)
+    }
+
+    /// Returns true if the pause is over, or nearly so.
+    pub(super) fn may_retry(&self, now: Moment) -> bool {
+        // A quarter of the pause early, so that executors whose pauses end at about the same time share a wake-up.
+        self.retry_at().is_some_and(|at| at <= now.after_nanos(self.pause / 4))
+    }
+
+    /// Returns the earliest deadline of an entry that `is_valid`, after it has dropped the others before it.
+    pub(super) fn first(&mut self, mut is_valid: impl FnMut(Entry) -> bool) -> Option<Moment> {
+        while let Some(first) = self.tasks.first_entry() {
+            let entry = *first.get();
+            if is_valid(entry) {
+                // The deadline of a task that was put off while it waited here is later than that of its entry.
+                let deadline = task::settled(entry).and_then(|(key, _)| deadline::deadline(key));
+                return Some(deadline.map_or(entry.moment(), |(deadline, _)| deadline));
+            }
+            first.remove();
+        }
+        None
+    }
+
+    /// Takes out the first entry, which may be stale, or of a task that was put off.
+    pub(super) fn pop(&mut self) -> Option<Entry> {
+        self.tasks.pop_first().map(|(_, entry)| entry)
+    }
+
+    /// If nothing is left, the executor takes no pause any more.
+    pub(super) fn recover(&mut self) {
+        if self.tasks.is_empty() {
+            (self.pause, self.retry_at) = (0, None);
+        }
+    }
+
+    /// Begins a pause after a retry in which the executor `took` so many tasks before it refused one.
+    pub(super) fn rest(&mut self, took: usize, now: Moment, first_pause: u64) {
+        // An executor whose queue is full again and again is filled in time, and each wake-up for it moves some tasks.
+        self.pause = match took {
+            0 => (2 * self.pause).min(LONGEST_PAUSE_NANOS),
+            1..FEW => (2 * self.pause).min(BUSY_PAUSE_NANOS),
+            FEW..MANY => self.pause.min(BUSY_PAUSE_NANOS),
+            _ => (self.pause / 2).min(BUSY_PAUSE_NANOS),
+        };
+        self.pause = self.pause.max(first_pause);
+        self.retry_at = Some(now.after_nanos(self.pause));
+    }
+
+    /// Retries in the next turn, because this one has no time for all that the executor would take.
+    pub(super) fn retry_soon(&mut self, now: Moment) {
+        self.retry_at = Some(now);
+    }
+
+    /// Looks at up to `budget` entries, and drops the stale ones. Returns true at the end of the queue.
+    pub(super) fn sweep(&mut self, budget: &mut usize) -> bool {
+        let (mut looked_at, mut stale, mut next) = (0, Vec::new(), None);
+        // The stale ones are removed after the walk, because the tree is borrowed meanwhile.
+        for (place, entry) in self.tasks.range(self.sweep_from..).take(*budget) {
+            looked_at += 1;
+            next = Some((place.0, place.1 + 1));
+            if !is_live(*entry) {
+                stale.push(*place);
+            }
+        }
+        stale.iter().for_each(|place| _ = self.tasks.remove(place));
+        let is_done = looked_at < *budget;
+        *budget -= looked_at;
+        self.sweep_from = next.filter(|_| !is_done).unwrap_or_default();
+        is_done
+    }
+
+    /// Takes everything out, in order.
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = Entry> {
+        std::mem::take(&mut self.tasks).into_values()
+    }
+
+    /// Panics with what is broken.
+    pub(super) fn check_invariants(&self) {
+        let ends = self.tasks.first_key_value().into_iter().chain(self.tasks.last_key_value());
+        for ((deadline, place), entry) in ends {
+            assert_eq!(*deadline, entry.deadline, "a task stands elsewhere");
+            assert!((self.first..=self.last).contains(place), "no task was given place {place}");
+        }
+        let is_retried = self.pause > 0 && self.retry_at.is_some();
+        let is_retried = is_retried || self.has_refused_for_good || self.tasks.is_empty();
+        assert!(is_retried, "tasks wait, and no retry is planned");
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::wheel::entry::Runner;
+
+    fn entry(deadline: u64, slot: u32) -> Entry {
+        Entry::new(slot, 1, Moment(deadline), true, Runner::Default, false)
+    }
+
+    #[test]
+    fn tasks_are_in_order_and_one_that_is_refused_again_keeps_its_place() {
+        let mut queue = RetryQueue::default();
+        let refused = [entry(3, 1), entry(5, 2)];
+        queue.put_back(refused.into_iter(), false, Moment(0), 1);
+        [(5, 3), (5, 4)].iter().for_each(|(at, slot)| queue.push(entry(*at, *slot)));
+        let taken = [(); 3].map(|()| queue.tasks.pop_first().expect("four").1);
+        assert_eq!(taken.map(Entry::slot), [1, 2, 3]);
+        queue.put_back(taken[1..].iter().copied(), false, Moment(0), 1);
+        [(5, 5), (4, 6)].iter().for_each(|(at, slot)| queue.push(entry(*at, *slot)));
+        queue.check_invariants();
+        let slots: Vec<_> = queue.drain().map(Entry::slot).collect();
+        assert_eq!(slots, [6, 2, 3, 4, 5]);
+    }
+
+    #[test]
+    fn the_pause_grows_while_nothing_is_taken_and_shrinks_when_much_is() {
+        let milli = 1_000_000;
+        let mut queue = RetryQueue::default();
+        queue.put_back([entry(1, 0)].into_iter(), false, Moment(0), milli);
+        let mut pauses = Vec::new();
+        for took in [0, 0, 0, 0, 0, 0, 0, 0, 1, 8, 31, 32, 100, 1000, 7, 1] {
+            queue.rest(took, Moment(0), milli);
+            pauses.push(queue.retry_at().expect("it rests").0 / milli);
+        }
+        assert_eq!(pauses, [2, 4, 8, 16, 32, 64, 100, 100, 25, 25, 25, 12, 6, 3, 6, 12]);
+        queue.put_back([].into_iter(), true, Moment(0), milli);
+        assert_eq!((queue.retry_at(), queue.is_refusing()), (None, true), "never again");
+    }
+
+    #[test]
+    fn s19_the_queue_is_swept_in_slices() {
+        let mut queue = RetryQueue::default();
+        (0..1000).for_each(|at| queue.push(entry(at, u32::MAX >> 4))); // a slot that nobody has
+        let (mut slices, mut budget) = (1, 100);
+        while !queue.sweep(&mut budget) {
+            assert_eq!(budget, 0);
+            (slices, budget) = (slices + 1, 100);
+        }
+        assert_eq!((queue.len(), slices), (0, 11));
     }
 }

@@ -19,7 +19,7 @@ use super::this_thread;
 use crate::clock::clocks::Clock;
 use crate::clock::repeat::{Repeat, next_run};
 use crate::clock::tick::Moment;
-use crate::engine::slots::deadline::{Claim, NotRearmed};
+use crate::engine::slots::deadline::{self, CameOut, Rearmed};
 use crate::engine::slots::task::Repetition;
 use crate::engine::slots::{Phase, Running, Thrown, blocks, task};
 use crate::engine::termination::{BehindRun, Decision, Leftover};
@@ -128,7 +128,7 @@ impl Shared {
         let ran = caught(|| ControlFlow::choose(|| task.run_in_place()));
         let over = match ran {
             // A delay that a leftover chooses is for nobody.
-            Ok(ControlFlow::Continue(chosen)) if was_pending => self.rearm(task, due, chosen).err(),
+            Ok(ControlFlow::Continue(chosen)) if was_pending => self.rearm(task, due, chosen),
             _ => Some(task),
         };
         if ran.is_err() {
@@ -139,18 +139,13 @@ impl Shared {
         let Some(over) = over else { return };
         let name = over.name();
         let dropped = self.finish(over, was_pending, false);
-        self.report_end(name, ran.err(), dropped);
+        let dropped = dropped.into_iter().flat_map(|thrown| thrown.panics);
+        self.report(name, ran.err().into_iter().chain(dropped));
     }
 
     #[cold]
     fn count_panic(&self) {
         with_lane(self, |writer| writer.lane.counts.panicked.add(1));
-    }
-
-    /// Reports what the last run of a series, and the drop of its closure, have thrown.
-    fn report_end(&self, name: &'static str, ran: Option<Payload>, dropped: Option<Box<Thrown>>) {
-        let dropped = dropped.into_iter().flat_map(|thrown| thrown.panics);
-        self.report(name, ran.into_iter().chain(dropped));
     }
 
     /// Reports panics of a task's code (S31).
@@ -161,7 +156,7 @@ impl Shared {
 
     /// Sets a series to its next run, or makes it a leftover if the scheduler has closed in the meantime. Gives it back
     /// if a cancel has ended it. `chosen` is the delay that its closure has returned.
-    fn rearm(&self, task: Running, due: Moment, chosen: Option<Duration>) -> Result<(), Running> {
+    fn rearm(&self, task: Running, due: Moment, chosen: Option<Duration>) -> Option<Running> {
         // The end of the run, by which a fixed delay counts and a fixed rate sees which runs it has missed.
         let now = self.try_now().unwrap_or(due);
         let next = match chosen {
@@ -171,20 +166,21 @@ impl Shared {
         let mut filing = Publication::new(self, false);
         let rearmed = task.rearm(next, now, |entry| filing.publish(entry, now));
         filing.ring();
-        rearmed.or_else(|not_rearmed| match not_rearmed {
-            NotRearmed::Closed(task) => self.return_from_run(task),
-            NotRearmed::Doomed(task) => Err(task),
-        })
+        match rearmed {
+            Rearmed::Pending => None,
+            Rearmed::Closed => self.return_from_run(task),
+            Rearmed::Doomed => Some(task),
+        }
     }
 
     /// Makes a series a leftover behind its run (S29), or carries out what has been decided about it. Gives it back if a
     /// cancel has ended it.
     #[cold]
-    fn return_from_run(&self, task: Running) -> Result<(), Running> {
+    fn return_from_run(&self, task: Running) -> Option<Running> {
         // It runs under the lock of the termination, which decides between this thread and the engine (END-3).
         let give_back = || self.give_back(task.key.slot, task.number(), Phase::Running);
         match self.termination.return_from_run(task.key, give_back, || self.drop_it()) {
-            BehindRun::Cancelled => return Err(task),
+            BehindRun::Cancelled => return Some(task),
             BehindRun::Leftover => {}
             BehindRun::Decided(decision, task) => {
                 // It may run a user's code: for example the clock of the scheduler that the series moves to.
@@ -192,7 +188,7 @@ impl Shared {
                 self.termination.runs_leftover(false);
             }
         }
-        Ok(())
+        None
     }
 
     /// Returns the decision to drop a leftover, for when nobody wants it (S24).
@@ -261,7 +257,8 @@ impl Shared {
     ) {
         with_lane(self, |writer| {
             for entry in entries.by_ref() {
-                let Claim::Ours(task, due) = Running::claim(entry) else { continue }; // none is ever put off
+                let claimed = Running::claim(entry, |_| None); // none is ever put off
+                let Some((task, due)) = claimed else { continue };
                 let lane = &writer.lane;
                 // The holder is freed before the waker is called: the woken task must not find the alarm pending
                 // (ALARM-1 in `scheduler/alarm.rs`).
@@ -330,26 +327,21 @@ impl Shared {
         Some(Leftover { key, deadline, kind, period, is_in_run: false })
     }
 
-    /// Claims the task of an entry, which was due at the moment that this returns too. `None` if the entry is stale, or if
-    /// the task is due later.
+    /// Claims the task of an entry, and returns when it was due.
     #[inline]
     fn claim(&self, entry: Entry) -> Option<(Running, Moment)> {
-        match Running::claim(entry) {
-            Claim::Ours(task, due) => Some((task, due)),
-            Claim::PutOff => self.claim_put_off(entry),
-            Claim::Stale => None,
-        }
+        Running::claim(entry, |entry| self.put_off(entry))
     }
 
-    /// Claims the task of an entry that has come out too early, if its deadline has passed by now. Otherwise it is filed
-    /// again, through this thread's lane (RESET-2).
+    /// Files a task again, through this thread's lane, whose entry has come out too early (RESET-2). If its deadline has
+    /// passed by now, returns the entry as of now.
     #[cold]
-    fn claim_put_off(&self, entry: Entry) -> Option<(Running, Moment)> {
+    fn put_off(&self, entry: Entry) -> Option<Entry> {
+        let now = self.try_now().unwrap_or(entry.moment()).max(entry.moment());
         let mut filing = Publication::new(self, false);
-        let announce = |again, now| filing.publish(again, now);
-        let claimed = Running::claim_put_off(entry, || self.try_now(), announce);
+        let came_out = deadline::put_off(entry, now, |next| filing.publish(next, now));
         filing.ring();
-        claimed
+        matches!(came_out, CameOut::Due).then_some(Entry { deadline: now.0, ..entry })
     }
 }
 

@@ -5,7 +5,7 @@
 //!   in a run --------------------------> InRun ------------------------------------> leftover
 //!   (series)                              |  close does not wait for it
 //!                                         v
-//!                                       Taken ------> Over: the PendingTask decides, as of any leftover
+//!                                       Taken ------> a leftover of the PendingTask that a caller has
 //!                                         |  the PendingTask has decided already
 //!                                         v
 //!                                       Then(decision) --> carried out behind the run
@@ -31,7 +31,7 @@ use std::sync::PoisonError;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
-use super::waiting_runs::{WaitingRuns, holds_up, waits_from_now_on};
+use super::this_thread::{WaitingRuns, holds_up, waits_from_now_on};
 use crate::clock::repeat::Kind;
 use crate::clock::tick::Moment;
 use crate::engine::slots::{Phase, deadline, task};
@@ -78,8 +78,6 @@ enum Stage {
     Taken,
     /// The owner of the `PendingTask` has decided.
     Then(Decision),
-    /// The run has ended before the owner of the `PendingTask` has decided.
-    Over,
 }
 
 /// The end of one scheduler. The engine fulfils it, once.
@@ -205,7 +203,8 @@ impl State {
             }
         }
         for task in &mut leftovers {
-            task.deadline = deadline::deadline(task.key).unwrap_or(task.deadline); // a reset may have moved it
+            let moved = deadline::deadline(task.key); // by a reset
+            task.deadline = moved.map_or(task.deadline, |(deadline, _)| deadline);
         }
         leftovers.sort_by_key(|task| task.deadline);
         leftovers
@@ -215,8 +214,7 @@ impl State {
     fn has_no_runs(&mut self) -> bool {
         self.forget_over();
         self.last_runs.retain(|key| !task::is_over(*key));
-        let runs = |series: &InRun| !matches!(series.stage, Stage::Over);
-        self.last_runs.is_empty() && self.leftover_runs == 0 && !self.series.iter().any(runs)
+        self.last_runs.is_empty() && self.leftover_runs == 0 && self.series.is_empty()
     }
 }
 
@@ -402,11 +400,8 @@ impl Termination {
                 state.leftovers.push(task);
                 None
             }
-            // Its owner has not decided yet. From now on it is a leftover like any other, which the owner finds here.
-            Some(Stage::Taken | Stage::Over) => {
-                state.series.push(InRun { task, stage: Stage::Over });
-                None
-            }
+            // Its owner has not decided yet. From now on it is a leftover like any other, and no run is to be waited for.
+            Some(Stage::Taken) => None,
             Some(Stage::Then(decision)) => Some(decision),
         };
         // It counts as the run of a leftover until the caller has carried it out, so that `wait_for_runs` waits for it.
@@ -438,38 +433,21 @@ impl Termination {
 
     // ----- a leftover that was taken in its run ----------------------------------------------
 
-    /// Has this done with a leftover when its run has ended. If it has ended already, the decision comes back, with the
-    /// leftover as it is now.
-    pub(crate) fn decide(
-        &self,
-        key: TaskKey,
-        decision: Decision,
-    ) -> Result<(), (Option<Leftover>, Decision)> {
+    /// Has this done with a leftover when its run has ended. If it has ended already, the decision comes back.
+    pub(crate) fn decide(&self, key: TaskKey, decision: Decision) -> Result<(), Decision> {
         let mut state = self.lock();
-        match state.take_off(key) {
-            None => Err((None, decision)),
-            // The run has left the task here as it is now, with its next deadline.
-            Some(InRun { task, stage: Stage::Over }) => Err((Some(task), decision)),
-            Some(InRun { task, .. }) => {
-                state.series.push(InRun { task, stage: Stage::Then(decision) });
-                Ok(())
-            }
+        match state.series.iter_mut().find(|series| series.task.key == key) {
+            Some(series) => series.stage = Stage::Then(decision),
+            None => return Err(decision),
         }
-    }
-
-    /// Returns when such a leftover is due, as far as is known.
-    pub(crate) fn deadline_of(&self, key: TaskKey) -> Option<Moment> {
-        let state = self.lock();
-        let series = state.series.iter().find(|series| series.task.key == key);
-        series.map(|series| series.task.deadline)
+        Ok(())
     }
 
     /// Returns this count of pending tasks less the series in their runs, which count as pending and are leftovers
     /// already.
     pub(crate) fn in_run(&self, count: impl FnOnce() -> u64) -> u64 {
         let state = self.lock();
-        let runs = |series: &&InRun| !matches!(series.stage, Stage::Over);
-        count().saturating_sub(state.series.iter().filter(runs).count() as u64)
+        count().saturating_sub(state.series.len() as u64)
     }
 
     // ----- waiting -------------------------------------------------------------------------

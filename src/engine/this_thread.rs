@@ -1,10 +1,11 @@
 //! What the calling thread does for schedulers: the tasks that it runs, the engines that it turns, and the engines that
-//! hold its wakers back. All of it is thread-local.
+//! hold its wakers back. All of it is thread-local, but for a list of the runs that wait for the end of a scheduler.
 
 use std::cell::{Cell, RefCell};
 
 use crate::backpressure::Wait;
-use crate::platform::sync::local;
+use crate::engine::slots::task;
+use crate::platform::sync::{Mutex, global, local, lock};
 use crate::wheel::entry::{SchedulerId, TaskKey};
 
 // ----- back-pressure -----------------------------------------------------------------------------
@@ -103,7 +104,7 @@ pub(crate) fn is_in_a_run_of(scheduler: SchedulerId) -> bool {
 }
 
 /// Returns true if the calling thread runs this task.
-pub(super) fn runs(key: TaskKey) -> bool {
+fn runs(key: TaskKey) -> bool {
     is_any_run(|(_, here)| *here == key)
 }
 
@@ -116,10 +117,64 @@ fn is_any_run(is_meant: impl Fn(&Run) -> bool) -> bool {
 }
 
 /// Returns the tasks that the calling thread runs, the innermost last.
-pub(super) fn all_runs() -> Vec<TaskKey> {
+fn all_runs() -> Vec<TaskKey> {
     let Some(inner) = RUN.with(Cell::get) else { return Vec::new() };
     let outer = OUTER.try_with(|runs| runs.borrow().clone()).unwrap_or_default();
     outer.into_iter().chain([inner]).map(|(_, key)| key).collect()
+}
+
+// ----- runs that wait for the end of a scheduler ------------------------------------------------------
+
+// A task may close its scheduler, or wait for the end of another one. Two such runs must not wait for each other. So each
+// run notes itself before it waits, and no close inside of a run waits for a run that is noted.
+
+// The runs whose threads wait for the end of a scheduler, each as often as it waits.
+global!(WAITING: Mutex<Vec<TaskKey>> = Mutex::new(Vec::new()));
+
+/// The runs of the calling thread, which count as waiting until this is dropped.
+pub(super) struct WaitingRuns(Vec<TaskKey>);
+
+impl WaitingRuns {
+    pub(super) fn begin() -> WaitingRuns {
+        // Noted before the first look, so of two closes inside of runs at least one sees the other.
+        let runs = all_runs();
+        if !runs.is_empty() {
+            lock(&WAITING).extend(&runs);
+        }
+        WaitingRuns(runs)
+    }
+}
+
+impl Drop for WaitingRuns {
+    fn drop(&mut self) {
+        if self.0.is_empty() {
+            return;
+        }
+        let mut waiting = lock(&WAITING);
+        for run in &self.0 {
+            let at = waiting.iter().position(|waits| waits == run);
+            at.map(|at| waiting.swap_remove(at));
+        }
+    }
+}
+
+/// Counts the runs of a thread that polls as waiting from now on.
+pub(super) fn waits_from_now_on() {
+    let runs = all_runs();
+    if !runs.is_empty() {
+        let mut waiting = lock(&WAITING);
+        // Nobody tells when a future is dropped, or for how long it waits. So its runs count as waiting until they are
+        // over.
+        waiting.retain(|run| !task::is_over(*run) && !runs.contains(run));
+        waiting.extend(&runs);
+    }
+}
+
+/// Returns true if the calling thread has to wait for this run.
+pub(super) fn holds_up(key: TaskKey) -> bool {
+    // A close inside of a run waits neither for that run, nor for runs whose threads wait for an end themselves, of
+    // whatever scheduler. So no two of them wait for each other.
+    !is_in_a_run() || !(runs(key) || lock(&WAITING).contains(&key))
 }
 
 // ----- turns -----------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ use thiserror::Error;
 
 use crate::backpressure::Backlog;
 use crate::clock::tick::Moment;
+use crate::executor::own_executor::OwnExecutor;
 use crate::platform::impls::impl_debug;
 use crate::platform::panics::quietly;
 use crate::wheel::entry::{Entry, SchedulerId};
@@ -393,9 +394,12 @@ impl DueBatch {
     /// Runs all tasks that are left, in order, on the calling thread.
     pub fn run_all(&mut self) {
         // Without a `DueTask` for each, which would count a reference. And counted first: a run never unwinds to here.
-        while let Some(due) = self.next_entry() {
-            self.over += 1;
-            self.origin.owner.run(due);
+        let first = std::mem::replace(&mut self.taken, self.due.len());
+        let due = &self.due[first..];
+        self.over += due.len();
+        for (at, entry) in due.iter().enumerate() {
+            due.get(at + AHEAD).inspect(|soon| self.origin.prefetch(**soon));
+            self.origin.owner.run(*entry);
         }
     }
 
@@ -426,9 +430,9 @@ impl DueBatch {
         self.origin.clone()
     }
 
-    /// Notes the count of the executor that will get the batch; `None` for the scheduler's.
-    pub(crate) fn goes_to(&mut self, own: Option<Arc<Backlog>>) {
-        self.origin.own = own;
+    /// Notes the executor that will get the batch.
+    pub(crate) fn goes_to(&mut self, executor: &OwnExecutor) {
+        self.origin.own = (executor.number != 0).then(|| Arc::clone(&executor.backlog));
     }
 
     /// Returns how many of the tasks that were taken out are over already.
@@ -436,26 +440,17 @@ impl DueBatch {
         self.over
     }
 
-    /// Moves out what the executor has not taken: into `refused` the entries that it has refused (true: for good) or
-    /// left, into `of_others` the tasks of other schedulers.
-    pub(crate) fn settle(
-        &mut self,
-        refused: &mut Vec<(Entry, bool)>,
-        of_others: &mut Vec<DueTask>,
-    ) {
+    /// Empties the batch for the next hand-over. Returns the entries that the executor has refused (true: for good) or left,
+    /// and the tasks of other schedulers that it gave back here.
+    pub(crate) fn settle(&mut self) -> (Vec<(Entry, bool)>, Vec<DueTask>) {
+        debug_assert!(self.over <= self.taken && self.taken <= self.due.len());
         // A task that the executor has left in the batch is refused for now: it may have been too busy, or have
         // panicked.
-        refused.append(&mut self.refused);
-        refused.extend(self.due[self.taken..].iter().map(|due| (*due, false)));
-        of_others.append(&mut self.of_others);
-    }
-
-    /// Empties the batch for the next hand-over.
-    pub(crate) fn clear(&mut self) {
-        debug_assert!(self.refused.is_empty() && self.of_others.is_empty(), "settled before");
-        debug_assert!(self.over <= self.taken && self.taken <= self.due.len());
+        let mut refused = std::mem::take(&mut self.refused);
+        refused.extend(self.due.drain(self.taken..).map(|due| (due, false)));
         self.due.clear();
         (self.taken, self.over, self.origin.own) = (0, 0, None);
+        (refused, std::mem::take(&mut self.of_others))
     }
 }
 

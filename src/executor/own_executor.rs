@@ -1,8 +1,10 @@
-//! Executors that [`Scheduler::with_executor`](crate::Scheduler::with_executor) was given.
+//! Executors as the tick thread knows them: that of the scheduler, and those that
+//! [`Scheduler::with_executor`](crate::Scheduler::with_executor) was given.
 //!
-//! Such an executor is kept alive by the handles that use it, and by the body of each task that is to run on it. The
+//! Such a one is kept alive by the handles that use it, and by the body of each task that is to run on it. The
 //! tick thread must not touch the body of a task that may be cancelled at the same time. So it finds the executor by a
-//! number, which the task's word carries. The number of an executor that is gone is used again.
+//! number, which the task's word carries. The number of an executor that is gone is used again. The scheduler's executor has
+//! the number 0, and belongs to the engine.
 
 use std::sync::{Arc, Mutex, Weak};
 
@@ -10,20 +12,31 @@ use super::Executor;
 use crate::backpressure::Backlog;
 use crate::platform::sync::lock_std;
 
-/// An executor other than the scheduler's default one.
+/// The executor of a scheduler, or of some of its tasks.
 pub(crate) struct OwnExecutor {
     pub(crate) executor: Box<dyn Executor>,
-    /// The number by which the tick thread finds it. It is never 0, which stands for the scheduler's executor.
+    /// The number by which the tick thread finds it: 0 for the scheduler's executor.
     pub(crate) number: u32,
-    table: Arc<ExecutorTable>,
+    /// Where its number comes from. `None` for the scheduler's executor.
+    table: Option<Arc<ExecutorTable>>,
     /// The count of tasks that were handed over to it and are not done.
     pub(crate) backlog: Arc<Backlog>,
+}
+
+impl OwnExecutor {
+    /// Makes the executor of a scheduler, with the count of what it has not done.
+    pub(crate) fn of_scheduler(
+        executor: Box<dyn Executor>,
+        backlog: Arc<Backlog>,
+    ) -> Arc<OwnExecutor> {
+        Arc::new(OwnExecutor { executor, number: 0, table: None, backlog })
+    }
 }
 
 impl Drop for OwnExecutor {
     fn drop(&mut self) {
         // No live task has the number any more, because each task keeps its executor alive.
-        lock_std(&self.table.0).free.push(self.number);
+        self.table.iter().for_each(|table| lock_std(&table.0).free.push(self.number));
     }
 }
 
@@ -54,7 +67,8 @@ impl ExecutorTable {
             None => u32::try_from(table.executors.len() + 1).ok().filter(|next| *next < numbers)?,
         };
         let backlog = Arc::new(Backlog::new(most_overdue));
-        let own = Arc::new(OwnExecutor { executor, number, table: Arc::clone(self), backlog });
+        let own = OwnExecutor { executor, number, table: Some(Arc::clone(self)), backlog };
+        let own = Arc::new(own);
         let index = number as usize - 1;
         if index == table.executors.len() {
             table.executors.push(Arc::downgrade(&own));

@@ -9,7 +9,7 @@
 use std::any::type_name_of_val;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::clock::timeline::after;
 use crate::executor::deadlock::{Waiting, runs, wait_for};
@@ -121,9 +121,8 @@ impl<T: Send> Joinable<T> for Call<T> {
         false
     }
 
-    fn remaining(&self) -> Option<Duration> {
-        let deadline = self.handle.deadline()?; // which may have been moved; `None` once the call has started
-        Some(deadline.saturating_duration_since(self.scheduler.now()))
+    fn now(&self) -> Instant {
+        self.scheduler.now()
     }
 
     fn handle(self: Arc<Self>) -> Cancellable {

@@ -41,6 +41,7 @@ use std::ops::{ControlFlow, Deref};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use crate::backpressure::PendingLimit;
 use crate::clock::timeline::after;
 use crate::platform::panics::{Payload, caught, discard};
 use crate::platform::sync::{AtomicBool, Mutex, Ordering, lock};
@@ -65,8 +66,13 @@ pub(crate) trait Owner: Send + Sync {
         run();
     }
 
+    /// Returns how many jobs may be pending.
+    fn limit(&self) -> &PendingLimit;
+
     /// A job is no longer pending (JOB-3), so the limit has room for another one.
-    fn no_longer_pending(&self) {}
+    fn no_longer_pending(&self) {
+        self.limit().leave();
+    }
 
     /// Removes a job that has ended before its turn, now or later. The job may have left already.
     fn remove(&self, position: &AtomicPosition);

@@ -28,7 +28,6 @@
 
 use std::any::Any;
 use std::collections::VecDeque;
-use std::fmt;
 use std::num::NonZeroU64;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
@@ -44,6 +43,7 @@ use super::turn;
 use crate::backpressure::{Backpressure, Flow, PendingLimit};
 use crate::clock::epoch::Epoch;
 use crate::job::{AtomicPosition, Due, Job, Next, Owner, Place, Position, Run, Work};
+use crate::platform::impls::impl_debug;
 use crate::platform::sync::{AtomicBool, Mutex, MutexGuard, Ordering, lock};
 use crate::wake::SleepState;
 use crate::wheel::Wheel;
@@ -523,11 +523,7 @@ impl Place for OutOfQueue<'_> {
     }
 }
 
-impl fmt::Debug for Shared {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Loop").field("quit", &self.quit_state()).finish_non_exhaustive()
-    }
-}
+impl_debug!(Shared, self, quit: self.quit_state());
 
 impl Owner for Shared {
     /// Whether the loop has to be woken for the new deadline.
@@ -541,8 +537,8 @@ impl Owner for Shared {
         &self.hook
     }
 
-    fn no_longer_pending(&self) {
-        self.limit.leave();
+    fn limit(&self) -> &PendingLimit {
+        &self.limit
     }
 
     /// Removes a delayed task. An immediate one stays in its queue, without its closure, until its turn or a sweep.

@@ -12,7 +12,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::fmt;
 use std::ops::ControlFlow;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -28,6 +27,7 @@ use super::queue::LoopQueue;
 use super::run_loop::{Quit, RunQuit};
 use crate::Repeat;
 use crate::job::Ran;
+use crate::platform::impls::impl_debug;
 use crate::platform::sync::{AtomicBool, local};
 
 /// How many cancelled tasks one call skips at most.
@@ -40,11 +40,7 @@ type IdleHandler = Rc<RefCell<dyn FnMut() -> ControlFlow<()>>>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct IdleKey(u64);
 
-impl fmt::Debug for LoopCore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.shared.fmt(f)
-    }
-}
+impl_debug!(LoopCore, self, shared: self.shared);
 
 /// The part of a loop that only its own thread uses.
 pub(super) struct LoopCore {

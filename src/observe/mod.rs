@@ -11,7 +11,6 @@ pub(crate) mod stats;
 pub(crate) mod trace;
 
 use std::any::Any;
-use std::fmt;
 use std::io::{self, Write as _};
 use std::sync::Arc;
 use std::time::Instant;
@@ -304,11 +303,7 @@ impl PanicHook {
     }
 }
 
-impl fmt::Debug for PanicHook {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PanicHook").field("is_set", &self.0.is_some()).finish()
-    }
-}
+impl_debug!(PanicHook, self, is_set: self.0.is_some());
 
 /// The hooks of a scheduler.
 #[derive(Default)]

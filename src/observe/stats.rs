@@ -7,12 +7,12 @@
 //! - COUNT-1 A counter has one writer at a time. A reader may see an old value, but sees every event once things are
 //!   quiet (S26), because an event is counted before anything that tells another thread of it.
 
-use std::fmt;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::clock::tick::Moment;
+use crate::platform::impls::impl_debug;
 
 /// A counter with one writer (COUNT-1).
 #[derive(Default)]
@@ -280,16 +280,12 @@ impl Default for Lateness {
     }
 }
 
-impl fmt::Debug for Lateness {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lateness")
-            .field("count", &self.count())
-            .field("median", &self.quantile(0.5))
-            .field("p99", &self.quantile(0.99))
-            .field("max", &self.max())
-            .finish()
-    }
-}
+impl_debug!(Lateness, self,
+    count: self.count(),
+    median: self.quantile(0.5),
+    p99: self.quantile(0.99),
+    max: self.max()
+);
 
 #[cfg(test)]
 mod tests {

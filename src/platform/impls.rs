@@ -3,7 +3,7 @@
 /// Implements `Debug` for a type with fields that are not to be shown: it shows these values, and `..` for the rest.
 macro_rules! impl_debug {
     (
-        $type:ident $(<$($lifetime:lifetime)? $($parameter:ident $(: $bound:path)?),*>)?,
+        $type:ident $(<$($lifetime:lifetime $(,)?)? $($parameter:ident $(: $bound:path)?),*>)?,
         $this:ident $(, $name:ident: $value:expr)*
     ) => {
         impl $(<$($parameter $(: $bound)?),*>)? ::std::fmt::Debug

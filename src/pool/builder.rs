@@ -280,11 +280,11 @@ impl ShutdownPolicy {
         ShutdownPolicy { continue_periodic: yes, ..self }
     }
 
-    pub(super) fn bits(self) -> u8 {
-        u8::from(self.run_delayed) | u8::from(self.continue_periodic) << 1
+    pub(super) fn bits(self) -> u64 {
+        u64::from(self.run_delayed) | u64::from(self.continue_periodic) << 1
     }
 
-    pub(super) fn from_bits(bits: u8) -> ShutdownPolicy {
+    pub(super) fn from_bits(bits: u64) -> ShutdownPolicy {
         ShutdownPolicy { run_delayed: bits & 1 != 0, continue_periodic: bits & 2 != 0 }
     }
 }

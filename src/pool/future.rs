@@ -11,7 +11,7 @@ use thiserror::Error;
 
 use crate::executor::deadlock::Waiting;
 use crate::platform::impls::impl_debug;
-use crate::{Cancellable, PanicHook, ScheduleError, Sleeper};
+use crate::{Cancellable, PanicHook, ScheduleError, Sleeper, TaskPanic};
 
 /// The result of a task, to be joined by a thread or awaited under any runtime.
 ///
@@ -44,8 +44,8 @@ pub(crate) trait Joinable<T>: Send + Sync {
     fn result(&self) -> &ResultCell<T>;
     fn cancel(&self) -> bool;
     fn is_periodic(&self) -> bool;
-    /// Returns how long until the next run is due, if the task waits for one.
-    fn remaining(&self) -> Option<Duration>;
+    /// Reads the clock of its deadlines.
+    fn now(&self) -> Instant;
     fn handle(self: Arc<Self>) -> Cancellable;
     /// Notes that the calling thread waits for the task. Returns an error if it would wait for ever.
     fn begin_wait(&self) -> Result<Waiting, JoinError>;
@@ -261,7 +261,8 @@ impl<T> ScheduledFuture<T> {
     /// It is zero if the task is due or done, or was returned by
     /// [`shutdown_now`](super::ScheduledThreadPool::shutdown_now).
     pub fn remaining(&self) -> Duration {
-        self.task.remaining().unwrap_or_default()
+        let left = |due: Instant| due.saturating_duration_since(self.task.now());
+        self.handle().deadline().map(left).unwrap_or_default()
     }
 }
 
@@ -360,8 +361,7 @@ struct Inner {
 
 impl PanicPayload {
     pub(crate) fn new(payload: Box<dyn Any + Send>) -> PanicPayload {
-        let text = payload.downcast_ref::<&'static str>().map(|text| (*text).to_owned());
-        let message = text.or_else(|| payload.downcast_ref::<String>().cloned());
+        let message = TaskPanic::new(&*payload).message().map(str::to_owned);
         PanicPayload { inner: Box::new(Inner { message, payload: Mutex::new(payload) }) }
     }
 

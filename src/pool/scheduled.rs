@@ -1,7 +1,6 @@
 //! The pool as its users see it.
 
 use std::any::type_name;
-use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -380,11 +379,7 @@ impl ScheduledThreadPool {
     }
 }
 
-impl fmt::Debug for ScheduledThreadPool {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.shared().fmt(f)
-    }
-}
+impl_debug!(ScheduledThreadPool, self, pending: self.pending(), is_shutdown: self.is_shutdown());
 
 impl Executor for ScheduledThreadPool {
     /// Refuses a task for now if the pool is [full](PoolBuilder::max_pending) or no thread can be started, and [for

@@ -1,16 +1,14 @@
 //! The state that a pool, its tasks and its threads share.
 
-use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::builder::{AroundRuns, ShutdownPolicy};
 use super::queue::{DelayedWorkQueue, SHORT};
 use super::task::QueuedTask;
 use super::workers::{WorkerSettings, Workers};
-use crate::backpressure::PendingLimit;
-use crate::backpressure::{Backpressure, Flow};
+use crate::backpressure::{Backpressure, Flow, PendingLimit};
 use crate::{Clock, PanicHook};
 
 /// A thread that brings tasks is held back when the head of the queue is overdue by more than this, and more than
@@ -126,38 +124,35 @@ impl Shared {
     }
 }
 
-impl fmt::Debug for Shared {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ScheduledThreadPool")
-            .field("pending", &self.workers.queue.len())
-            .field("is_shutdown", &self.lifecycle.is_shut())
-            .finish_non_exhaustive()
-    }
-}
-
 /// Says if a pool is shut down, which tasks may still run, and how many tasks have not ended.
 ///
 /// - A task is counted from before it enters the queue until it has ended, and a series until its last run has
 ///   ended. So nothing is left to do when the count is zero, wherever tasks are at that time.
-/// - `shut` and `enter` change one word, so a task that enters after `shut` is told so. It is counted until it
-///   has left again, and so it may be the last one.
+/// - `shut`, `set_policy` and `enter` change one word, so of two steps one sees the other: a task that enters after `shut` is
+///   told so, and of a shutdown and a new policy the second knows both. A task that is told so is counted until it has left
+///   again, and so it may be the last one.
 ///
-/// All accesses are `SeqCst`, because a shutdown writes `word` and reads `policy`, while `set_policy` writes `policy`
-/// and reads `word`: at least one of the two sees what the other has written.
+/// All accesses are `SeqCst`. What a step has done before is seen under the locks of the queue and of the threads.
 pub(super) struct Lifecycle {
-    /// The number of tasks times [`ONE`], [`SHUT`] and [`NOW`].
+    /// The number of tasks times [`ONE`], [`SHUT`], [`NOW`], and the [`POLICY`].
     word: AtomicU64,
-    policy: AtomicU8,
 }
 
-const SHUT: u64 = 1;
+/// The bits of a [`ShutdownPolicy`].
+const POLICY: u64 = 3;
+const SHUT: u64 = 4;
 /// No task may start any more.
-const NOW: u64 = 2;
-const ONE: u64 = 4;
+const NOW: u64 = 8;
+const ONE: u64 = 16;
 
 impl Lifecycle {
     fn new(policy: ShutdownPolicy) -> Lifecycle {
-        Lifecycle { word: AtomicU64::new(0), policy: AtomicU8::new(policy.bits()) }
+        Lifecycle { word: AtomicU64::new(policy.bits()) }
+    }
+
+    #[inline]
+    fn word(&self) -> u64 {
+        self.word.load(Ordering::SeqCst)
     }
 
     /// Counts a task in. Returns false if the pool is shut down; the task has to leave in both cases.
@@ -171,8 +166,7 @@ impl Lifecycle {
     fn leave(&self) -> bool {
         let before = self.word.fetch_sub(ONE, Ordering::SeqCst);
         debug_assert!(before >= ONE, "a task has left twice");
-        let word = before - ONE;
-        word & SHUT != 0 && word < ONE
+        before & SHUT != 0 && before < 2 * ONE
     }
 
     /// Shuts the pool down. Returns true if all tasks have ended.
@@ -185,20 +179,20 @@ impl Lifecycle {
     }
 
     pub(super) fn is_shut(&self) -> bool {
-        self.word.load(Ordering::SeqCst) & SHUT != 0
+        self.word() & SHUT != 0
     }
 
     /// Returns true if no task may start any more.
     pub(super) fn is_shut_now(&self) -> bool {
-        self.word.load(Ordering::SeqCst) & NOW != 0
+        self.word() & NOW != 0
     }
 
     /// Returns true if a task that waits may still run. A one-shot that is due is not delayed any more, so the policy
     /// does not stop it.
     #[inline]
     pub(super) fn may_run(&self, is_periodic: bool, is_due: bool) -> bool {
-        let word = self.word.load(Ordering::SeqCst);
-        let policy = self.policy();
+        let word = self.word();
+        let policy = ShutdownPolicy::from_bits(word & POLICY);
         let is_left =
             if is_periodic { policy.continue_periodic } else { policy.run_delayed || is_due };
         word & SHUT == 0 || word & NOW == 0 && is_left
@@ -209,12 +203,12 @@ impl Lifecycle {
         self.may_run(true, false)
     }
 
-    #[inline]
     pub(super) fn policy(&self) -> ShutdownPolicy {
-        ShutdownPolicy::from_bits(self.policy.load(Ordering::SeqCst))
+        ShutdownPolicy::from_bits(self.word() & POLICY)
     }
 
     fn set_policy(&self, policy: ShutdownPolicy) {
-        self.policy.store(policy.bits(), Ordering::SeqCst);
+        let with_policy = |word| Some(word & !POLICY | policy.bits());
+        _ = self.word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, with_policy);
     }
 }

@@ -10,12 +10,13 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::builder::RunHook;
 use super::future::{JoinError, Joinable, PanicPayload, ResultCell};
 use super::queue::Offered;
 use super::shared::Shared;
+use crate::backpressure::PendingLimit;
 use crate::executor::deadlock::{Waiting, wait_for};
 use crate::job::{AtomicPosition, Due, End, Job, Next, Owner, OwnerRef, Position, Ran, Run, Work};
 use crate::observe::trace;
@@ -124,8 +125,8 @@ impl Owner for Shared {
         call(&self.around.after, panicked);
     }
 
-    fn no_longer_pending(&self) {
-        self.limit.leave();
+    fn limit(&self) -> &PendingLimit {
+        &self.limit
     }
 
     fn remove(&self, position: &AtomicPosition) {
@@ -168,8 +169,8 @@ impl<W: Work> Joinable<W::Output> for PoolTask<W> {
         W::IS_PERIODIC
     }
 
-    fn remaining(&self) -> Option<Duration> {
-        Some(Cancel::deadline(self)?.saturating_duration_since(self.shared().now()))
+    fn now(&self) -> Instant {
+        self.shared().now()
     }
 
     fn handle(self: Arc<Self>) -> Cancellable {

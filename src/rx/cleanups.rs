@@ -4,10 +4,10 @@
 //! whatever held it. So the closure owns the list, and every scheduler and layer does its part by dropping the closure.
 //! None of them has a field or an instruction for this.
 
-use std::fmt;
 use std::sync::{Arc, Mutex};
 
 use super::composite::FirstPanic;
+use crate::platform::impls::impl_debug;
 use crate::platform::sync::lock_std;
 
 /// What is to be done at the end of one task: to release, delete or cancel something. It may be added at any time, also
@@ -111,11 +111,7 @@ impl Cleanups {
     }
 }
 
-impl fmt::Debug for Cleanups {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Cleanups").field("has_ended", &self.has_ended()).finish_non_exhaustive()
-    }
-}
+impl_debug!(Cleanups, self, has_ended: self.has_ended());
 
 /// A closure whose drop runs clean-ups.
 struct WithCleanups<F> {

@@ -1,12 +1,12 @@
 //! A set of handles that are cancelled together.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
+use crate::platform::impls::impl_debug;
 use crate::platform::panics::{Payload, caught, discard};
 use crate::{Cancel, Cancellable, PanicHook};
 
@@ -173,17 +173,10 @@ impl Cancel for CompositeCancellable {
     }
 }
 
-impl fmt::Debug for CompositeCancellable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let set = self.set();
-        let (len, is_cancelled) = (set.handles.len(), set.is_cancelled);
-        drop(set); // because the formatter may be user code
-        f.debug_struct("CompositeCancellable")
-            .field("len", &len)
-            .field("is_cancelled", &is_cancelled)
-            .finish()
-    }
-}
+impl_debug!(CompositeCancellable, self,
+    len: { self.set().handles.len() }, // in a block, so that the lock is free when the formatter runs
+    is_cancelled: self.is_cancelled()
+);
 
 /// The first panic of several pieces of user code. It goes on when all of them have run.
 #[derive(Default)]

@@ -210,7 +210,7 @@ impl Drain {
                 Offered::HasLeft(_) => return,
             }
         }
-        if is_finishing && queue.timers.keep_the_order() {
+        if is_finishing && queue.timers.in_order().is_some() {
             queue.dispose(); // what is delayed would not find a thread: the tick thread is not the executor's
         }
     }

@@ -56,7 +56,7 @@ impl ExecutorScheduler {
     /// about 100 ms (by the worker's clock, and at the end of a batch of 64 tasks), and the scheduler's tick thread goes
     /// on.
     pub fn new(executor: impl Executor, scheduler: &Scheduler) -> ExecutorScheduler {
-        ExecutorScheduler::with(Arc::new(executor), Timers::of(scheduler))
+        ExecutorScheduler::over(executor, scheduler.clone())
     }
 
     /// Returns workers that run on this executor, and whose delays are kept by anything that keeps time: a loop, a
@@ -86,11 +86,7 @@ impl ExecutorScheduler {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn over(executor: impl Executor, schedule: impl Schedule + 'static) -> ExecutorScheduler {
-        let timers = match schedule.as_scheduler() {
-            Some(scheduler) => Timers::of(scheduler),
-            None => Timers::Any(Arc::new(schedule)),
-        };
-        ExecutorScheduler::with(Arc::new(executor), timers)
+        ExecutorScheduler::with(Arc::new(executor), Timers::of(schedule))
     }
 
     pub(super) fn with(executor: Arc<dyn Executor>, timers: Timers) -> ExecutorScheduler {

@@ -46,14 +46,14 @@ use crossbeam_utils::CachePadded;
 
 use super::delayed::{Delayed, DelayedTask, Entry, SMALL, Ticket, Timer, Wait};
 use super::drain::{self, Drain, RetryQueue};
-use super::timer::{Timers, When, cancel_timer};
+use super::timer::{Timers, cancel_timer};
 use super::worker::TaskQueue;
 use crate::backpressure::{Backpressure, Flow, PendingLimit};
 use crate::clock::epoch::Epoch;
 use crate::job::{AtomicPosition, Due, Next, Owner, Position};
 use crate::platform::panics::caught;
 use crate::platform::sync::{Mutex, MutexGuard, Ordering, lock};
-use crate::{Executor, PanicHook, ScheduleError};
+use crate::{Executor, PanicHook, ScheduleError, Scheduler};
 
 /// With more incoming tasks than this, the threads that bring them are held back.
 const MAX_AHEAD: u64 = 1 << 16;
@@ -132,7 +132,7 @@ impl SerialQueue {
         let state = State {
             incoming: VecDeque::new(),
             last_number: 0,
-            delayed: Delayed::new(Epoch(timers.now()), timers.keep_the_order()),
+            delayed: Delayed::new(Epoch(timers.now()), timers.in_order().is_some()),
             is_closed: false,
             executor: Some(executor),
             has_drain: false,
@@ -219,10 +219,7 @@ impl SerialQueue {
         // from its timers or its caller. There its next run goes through a timer, after all that is due. On other
         // threads it is queued at once.
         let is_needed_elsewhere = drain::this_thread().is_inline
-            || match &self.timers {
-                Timers::Wheel(scheduler) => scheduler.is_turned_here(),
-                Timers::Any(_) => true, // perhaps
-            };
+            || self.timers.in_order().is_none_or(Scheduler::is_turned_here); // elsewhere perhaps
         let mut state = self.state();
         if state.is_closed {
             return None;
@@ -353,7 +350,7 @@ impl SerialQueue {
         newest: Option<Entry>,
         is_finishing: bool,
     ) -> Option<Entry> {
-        let keeps_delayed = is_finishing && newest.is_some() && !self.timers.keep_the_order();
+        let keeps_delayed = is_finishing && newest.is_some() && self.timers.in_order().is_none();
         let newest = newest.filter(|job| self.leave_the_queue(&self.state(), job.position()));
         newest.iter().for_each(|_| self.limit.leave());
         self.end(keeps_delayed);
@@ -407,8 +404,8 @@ impl Owner for SerialQueue {
         &self.hook
     }
 
-    fn no_longer_pending(&self) {
-        self.limit.leave();
+    fn limit(&self) -> &PendingLimit {
+        &self.limit
     }
 
     fn remove(&self, position: &AtomicPosition) {
@@ -445,7 +442,8 @@ impl Owner for SerialQueue {
             (Position::Delayed(key), _) => state.delayed.move_to(key, deadline).map(Some),
             // If nobody keeps the time any more, the task stays where it is.
             (Position::Queued(number), Some(outgoing))
-                if !state.is_closed && !self.timers.are_closed() =>
+                if !state.is_closed
+                    && !self.timers.in_order().is_some_and(Scheduler::is_closed) =>
             {
                 let job = find(&outgoing.tasks, number).or_else(|| find(&state.incoming, number));
                 let job = Arc::clone(job?);
@@ -467,8 +465,8 @@ impl Owner for SerialQueue {
 }
 
 impl TaskQueue for SerialQueue {
-    fn submit(&self, job: Entry, when: When) -> Result<bool, ScheduleError> {
-        if let Some(deadline) = when.deadline(|| self.timers.now()) {
+    fn submit(&self, job: Entry, deadline: Option<Instant>) -> Result<bool, ScheduleError> {
+        if let Some(deadline) = deadline {
             return self.delay(job, deadline);
         }
         let mut state = self.admit()?;
@@ -507,11 +505,6 @@ impl TaskQueue for SerialQueue {
         state.executor.is_some().then(is_here)
     }
 
-    fn refusal(&self) -> Option<ScheduleError> {
-        let is_full = || self.limit.is_reached().then_some(ScheduleError::Full);
-        if self.is_disposed() { Some(ScheduleError::Closed) } else { is_full() }
-    }
-
     fn pending(&self) -> usize {
         let outgoing = lock(&self.outgoing);
         let state = self.state();
@@ -529,10 +522,9 @@ impl Drop for SerialQueue {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::super::worker::NOW;
     use super::*;
     use crate::job::{Job, Once};
-    use crate::{Cancel, DueTask, Inline, Scheduler};
+    use crate::{Cancel, DueTask};
 
     /// Tasks are queued and cancelled, first one after the other without end, and then very many at once.
     #[test]
@@ -541,14 +533,14 @@ mod tests {
         let kept = Arc::new(Mutex::new(Vec::new()));
         let keep = Arc::clone(&kept);
         let never_runs = move |task: DueTask| lock(&keep).push(task);
-        let timers = Timers::Wheel(timers.with_executor(Inline));
+        let timers = Timers::of(timers);
         let hook = PanicHook::default();
         let (limit, retries) = (PendingLimit::new(None), RetryQueue::new(timers.clone()));
         let queue = SerialQueue::new(Arc::new(never_runs), timers, hook, limit, retries);
         let owner: Weak<dyn TaskQueue> = Weak::clone(&queue.me) as Weak<dyn TaskQueue>;
         let push = || {
             let job = Job::new(Weak::clone(&owner), Once::new(|| ()));
-            assert!(queue.submit(Arc::clone(&job) as Entry, NOW).is_ok());
+            assert!(queue.submit(Arc::clone(&job) as Entry, None).is_ok());
             job
         };
         let mut window: VecDeque<_> = (0..100).map(|_| push()).collect();

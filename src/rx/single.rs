@@ -1,14 +1,14 @@
 //! Workers on one thread: [`SingleThreadScheduler`], [`single`] and [`new_thread`].
 
-use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use super::scheduler::ExecutorScheduler;
-use super::shared_queue::Handles;
+use super::shared_queue::SharedQueue;
 use super::worker::Worker;
 use crate::backpressure::PendingLimit;
+use crate::platform::impls::impl_debug;
 use crate::{Clock, PanicHook, Scheduler, SystemClock, TaskPanic, ThreadPool};
 
 /// Gives out workers that run their tasks on one thread of its own, in one order for all of them.
@@ -43,7 +43,7 @@ use crate::{Clock, PanicHook, Scheduler, SystemClock, TaskPanic, ThreadPool};
 #[doc(alias = "SingleScheduler")]
 #[derive(Clone)]
 pub struct SingleThreadScheduler {
-    handles: Arc<Handles>,
+    queue: Arc<SharedQueue>,
     hook: PanicHook,
     max_pending: Option<usize>,
 }
@@ -82,8 +82,8 @@ impl SingleThreadScheduler {
         clock: impl Clock,
     ) -> io::Result<SingleThreadScheduler> {
         let name = name.into().replace('\0', ""); // std panics if a name contains a NUL
-        let handles = Handles::of_a_thread(name, Arc::new(clock))?;
-        Ok(SingleThreadScheduler { handles, hook: PanicHook::default(), max_pending: None })
+        let queue = SharedQueue::of_a_thread(name, Arc::new(clock))?;
+        Ok(SingleThreadScheduler { queue, hook: PanicHook::default(), max_pending: None })
     }
 
     /// Sets a hook for the workers that are made from now on. It is called with each panic of a task, and of the `Drop` of
@@ -106,17 +106,11 @@ impl SingleThreadScheduler {
     #[doc(alias = "createWorker")]
     pub fn worker(&self) -> Worker {
         let limit = PendingLimit::new(self.max_pending);
-        Worker::at(self.handles.member(self.hook.clone(), limit))
+        Worker::at(self.queue.member(self.hook.clone(), limit))
     }
 }
 
-impl fmt::Debug for SingleThreadScheduler {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SingleThreadScheduler")
-            .field("max_pending", &self.max_pending)
-            .finish_non_exhaustive()
-    }
-}
+impl_debug!(SingleThreadScheduler, self, max_pending: self.max_pending);
 
 /// Returns a new worker on the one thread that all such workers of the process share: that of a
 /// [`SingleThreadScheduler`], so they also share one order. Disposing one worker does not affect the others.

@@ -23,55 +23,43 @@ use std::time::{Duration, Instant};
 
 use super::delayed::{Found, Ticket, Wait};
 use super::serial::SerialQueue;
-pub(super) use crate::clock::timeline::{When, after};
+pub(super) use crate::clock::timeline::after;
 use crate::{Cancellable, Inline, PanicHook, Schedule, ScheduleError, Scheduler};
 
-impl When {
-    /// Returns the deadline, or `None` if it has come.
-    pub(super) fn deadline(self, now: impl FnOnce() -> Instant) -> Option<Instant> {
-        match self {
-            When::After(Duration::ZERO) => None,
-            When::After(delay) => Some(after(now(), delay)),
-            When::At(deadline) => (deadline > now()).then_some(deadline),
-        }
-    }
-}
-
-/// The clock of delayed tasks.
+/// The clock of delayed tasks, and what runs their timers.
 #[derive(Clone)]
 pub(super) enum Timers {
     /// Runs timers on its tick thread, in order of deadline.
-    Wheel(Scheduler),
+    InOrder(Scheduler),
     /// Runs timers wherever it runs tasks, and perhaps out of order.
     Any(Arc<dyn Schedule>),
 }
 
 impl Timers {
     /// The timers of a scheduler run on its tick thread, whatever its executor is.
-    pub(super) fn of(scheduler: &Scheduler) -> Timers {
-        Timers::Wheel(scheduler.with_executor(Inline))
+    pub(super) fn of(schedule: impl Schedule + 'static) -> Timers {
+        match schedule.as_scheduler() {
+            Some(scheduler) => Timers::InOrder(scheduler.with_executor(Inline)),
+            None => Timers::Any(Arc::new(schedule)),
+        }
     }
 
     /// Returns the timers of the global scheduler, for when others refuse.
     pub(super) fn of_the_global_scheduler() -> Result<Timers, ScheduleError> {
-        Scheduler::try_global().map(Timers::of).map_err(|_| ScheduleError::NoThread)
+        let global = Scheduler::try_global();
+        global.map(|global| Timers::of(global.clone())).map_err(|_| ScheduleError::NoThread)
+    }
+
+    /// Returns the scheduler, if timers run in order of deadline.
+    pub(super) fn in_order(&self) -> Option<&Scheduler> {
+        if let Timers::InOrder(scheduler) = self { Some(scheduler) } else { None }
     }
 
     pub(super) fn now(&self) -> Instant {
         match self {
-            Timers::Wheel(scheduler) => scheduler.now(),
+            Timers::InOrder(scheduler) => scheduler.now(),
             Timers::Any(schedule) => schedule.now(),
         }
-    }
-
-    /// Returns true if timers run in order of deadline.
-    pub(super) fn keep_the_order(&self) -> bool {
-        matches!(self, Timers::Wheel(_))
-    }
-
-    /// Returns true if nobody keeps the time any more, as far as is known.
-    pub(super) fn are_closed(&self) -> bool {
-        matches!(self, Timers::Wheel(scheduler) if scheduler.is_closed())
     }
 
     pub(super) fn schedule(
@@ -80,7 +68,7 @@ impl Timers {
         timer: impl FnOnce() + Send + 'static,
     ) -> Result<Cancellable, ScheduleError> {
         match self {
-            Timers::Wheel(scheduler) => scheduler.schedule_at(deadline, timer),
+            Timers::InOrder(scheduler) => scheduler.schedule_at(deadline, timer),
             Timers::Any(schedule) => schedule.schedule_task_at(deadline, Box::new(timer)),
         }
     }

@@ -1,7 +1,7 @@
 //! Workers that run their tasks on the thread that schedules them. Each has a [shared queue](super::shared_queue) for
 //! itself, without a thread.
 
-use super::shared_queue::Handles;
+use super::shared_queue::SharedQueue;
 use super::worker::Worker;
 use crate::PanicHook;
 use crate::backpressure::PendingLimit;
@@ -44,6 +44,6 @@ impl TrampolineScheduler {
 
     /// Returns a new worker.
     pub fn worker(&self) -> Worker {
-        Worker::at(Handles::of_callers().member(PanicHook::default(), PendingLimit::new(None)))
+        Worker::at(SharedQueue::of_callers().member(PanicHook::default(), PendingLimit::new(None)))
     }
 }

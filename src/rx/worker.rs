@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::context::{Capture, InContext, both};
 use super::delayed::{Entry, Ticket};
 use super::scheduler::ExecutorScheduler;
-use super::timer::{Timers, When, after};
+use super::timer::{Timers, after};
 use crate::job::{Job, NamedOnce, Once, Owner, Series, Work};
 use crate::platform::impls::impl_debug;
 use crate::scheduler::schedule_boxes_by_name;
@@ -17,16 +17,13 @@ use crate::{
     ScheduleError, Task, TryScheduleError,
 };
 
-/// Without a delay.
-pub(super) const NOW: When = When::After(Duration::ZERO);
-
 /// Where a worker's tasks wait: a queue of its own, a part of a shared one, or one that the caller's thread drains.
 pub(super) trait TaskQueue: Owner<AfterMove = Option<Ticket>> {
-    /// Takes in a job that waits, or refuses it and leaves it alone.
+    /// Takes in a job that waits, until a deadline if that has not come, or refuses it and leaves it alone.
     ///
     /// `Ok(true)` means that too many tasks are queued: the caller should [`hold_back`](TaskQueue::hold_back) its
     /// thread.
-    fn submit(&self, job: Entry, when: When) -> Result<bool, ScheduleError>;
+    fn submit(&self, job: Entry, deadline: Option<Instant>) -> Result<bool, ScheduleError>;
 
     /// Holds the calling thread back for a while, so that the queued tasks have time to run.
     fn hold_back(&self) {}
@@ -43,7 +40,8 @@ pub(super) trait TaskQueue: Owner<AfterMove = Option<Ticket>> {
 
     /// Returns why the next job would be refused, if that is known before it is made.
     fn refusal(&self) -> Option<ScheduleError> {
-        self.is_disposed().then_some(ScheduleError::Closed)
+        let is_full = || self.limit().is_reached().then_some(ScheduleError::Full);
+        if self.is_disposed() { Some(ScheduleError::Closed) } else { is_full() }
     }
 
     /// Returns how many jobs wait, for their time or for their turn.
@@ -139,8 +137,7 @@ impl Worker {
     /// ```
     pub fn new(schedule_and_executor: impl Schedule + Executor) -> Worker {
         let both = Arc::new(schedule_and_executor);
-        let timers = Timers::Any(Arc::clone(&both) as Arc<dyn Schedule>);
-        ExecutorScheduler::with(both, timers).worker()
+        ExecutorScheduler::with(Arc::clone(&both) as Arc<dyn Executor>, Timers::of(both)).worker()
     }
 
     pub(super) fn at(queue: Arc<dyn TaskQueue>) -> Worker {
@@ -247,7 +244,7 @@ impl Worker {
         delay: Duration,
         f: F,
     ) -> Result<Cancellable, TryScheduleError<F>> {
-        self.give(When::After(delay), Once::new(f)).map_err(Once::refused)
+        self.give(self.after(delay), Once::new(f)).map_err(Once::refused)
     }
 
     /// Runs a task again and again, as the [`Period`] says, or gives it back in the error. A `Duration` is a period of a
@@ -286,18 +283,23 @@ impl Worker {
         name: &'static str,
         f: F,
     ) -> Result<Cancellable, TryScheduleError<F>> {
-        let due = after(self.queue.now(), initial);
-        let when = if initial.is_zero() { NOW } else { When::At(due) };
-        self.give(when, Series::new(name, due, period, f)?).map_err(Series::refused)
+        let deadline = self.after(initial);
+        let due = deadline.unwrap_or_else(|| self.queue.now());
+        self.give(deadline, Series::new(name, due, period, f)?).map_err(Series::refused)
+    }
+
+    /// Returns the deadline of a task that is to run after `delay`, or `None` if that is zero.
+    fn after(&self, delay: Duration) -> Option<Instant> {
+        (!delay.is_zero()).then(|| after(self.queue.now(), delay))
     }
 
     /// Schedules work, and holds the calling thread back if too much is queued.
     fn give<W: Work<Output = ()>>(
         &self,
-        when: When,
+        deadline: Option<Instant>,
         work: W,
     ) -> Result<Cancellable, (ScheduleError, W)> {
-        let (handle, is_too_long) = self.give_without_wait(when, work)?;
+        let (handle, is_too_long) = self.give_without_wait(deadline, work)?;
         if is_too_long {
             self.queue.hold_back();
         }
@@ -307,10 +309,10 @@ impl Worker {
     /// Like `give`, for threads that must not be held back. Also returns true if `give` would hold the thread back.
     fn give_without_wait<W: Work<Output = ()>>(
         &self,
-        when: When,
+        deadline: Option<Instant>,
         work: W,
     ) -> Result<(Cancellable, bool), (ScheduleError, W)> {
-        let Some(context) = &self.context else { return self.submit(when, work) };
+        let Some(context) = &self.context else { return self.submit(deadline, work) };
         if let Some(reason) = self.queue.refusal() {
             return Err((reason, work)); // before a user's code runs in vain
         }
@@ -321,18 +323,18 @@ impl Worker {
                 resume_unwind(panic)
             }
         };
-        let given = self.submit(when, InContext { scope, work });
+        let given = self.submit(deadline, InContext { scope, work });
         given.map_err(|(reason, back)| (reason, back.work))
     }
 
     fn submit<W: Work<Output = ()>>(
         &self,
-        when: When,
+        deadline: Option<Instant>,
         work: W,
     ) -> Result<(Cancellable, bool), (ScheduleError, W)> {
         let job = Job::new(Weak::clone(&self.weak), work);
         let entry = Arc::clone(&job);
-        match self.queue.submit(entry, when) {
+        match self.queue.submit(entry, deadline) {
             Ok(is_too_long) => Ok((Cancellable::from(job), is_too_long)),
             Err(reason) => match job.take_back() {
                 Some(work) => Err((reason, work)),
@@ -392,14 +394,14 @@ impl Schedule for Worker {
         name: &'static str,
         request: Request,
     ) -> Result<Cancellable, ScheduleError> {
-        let (when, task) = match request {
-            Request::After(delay, task) => (When::After(delay), task),
-            Request::At(deadline, task) => (When::At(deadline), task),
+        let (deadline, task) = match request {
+            Request::After(delay, task) => (self.after(delay), task),
+            Request::At(deadline, task) => (Some(deadline).filter(|at| *at > self.now()), task),
             Request::Series(initial, period, task) => {
                 return Ok(self.give_series(initial, period, name, task)?);
             }
         };
-        self.give(when, NamedOnce { name, task }).map_err(|(reason, _)| reason)
+        self.give(deadline, NamedOnce { name, task }).map_err(|(reason, _)| reason)
     }
 }
 
@@ -421,7 +423,7 @@ impl Executor for Worker {
     /// returns it when it is closed. A full worker refuses it for now, and the scheduler offers the task again. The
     /// calling thread is never held back, because most often it is a tick thread.
     fn execute(&self, task: DueTask) -> Result<(), Rejected> {
-        match self.give_without_wait(NOW, task) {
+        match self.give_without_wait(None, task) {
             Err((ScheduleError::Full, task)) => Err(Rejected::new(task)),
             Err((_, task)) => Err(match self.queue.finishes() {
                 Some(is_here) => Rejected::finishing(task, is_here),

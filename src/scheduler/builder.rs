@@ -122,7 +122,7 @@ impl Builder {
     /// Sets the clock. By default, it is the system's clock. The default of [`build_driven`](Builder::build_driven) is
     /// a virtual clock, which the driver moves.
     pub fn clock(mut self, clock: impl Clock) -> Builder {
-        self.clock = Some(ChosenClock::new(clock));
+        self.clock = Some(chosen(clock));
         self
     }
 
@@ -177,7 +177,7 @@ impl Builder {
     /// [`BuildError::ZeroTick`] if the tick is zero, [`BuildError::WheelSize`] if the wheel size is not a power of two,
     /// and [`BuildError::Thread`] if the thread could not be started.
     pub fn build(mut self) -> Result<Scheduler, BuildError> {
-        let clock = self.clock.take().unwrap_or_else(|| ChosenClock::new(SystemClock));
+        let clock = self.clock.take().unwrap_or_else(|| chosen(SystemClock));
         let name = self.thread_name.take();
         let pool_name = || name.as_ref().map(|name| format!("{name}-pool"));
         let default = || Box::new(ThreadPool::of_the_machine(pool_name()));
@@ -199,7 +199,7 @@ impl Builder {
     /// [`BuildError::ZeroTick`] if the tick is zero, and [`BuildError::WheelSize`] if the wheel size is not a power of
     /// two.
     pub fn build_driven(mut self) -> Result<(Scheduler, Driver), BuildError> {
-        let clock = self.clock.take().unwrap_or_else(|| ChosenClock::new(ManualClock::new()));
+        let clock = self.clock.take().unwrap_or_else(|| chosen(ManualClock::new()));
         let executor = self.executor.take().unwrap_or_else(|| Box::new(Inline));
         let threads = executor.threads();
         // A test whose task panics would pass otherwise.
@@ -214,7 +214,7 @@ impl Builder {
 
     fn build_engine(
         self,
-        clock: ChosenClock,
+        (clock, is_system): ChosenClock,
         executor: Box<dyn Executor>,
         bell: Arc<Doorbell>,
         has_a_thread: bool,
@@ -227,7 +227,6 @@ impl Builder {
             // The entries of the next bucket are sorted one by one, which would cost too much for a large bucket.
             Precision::Exact => self.tick.min(LONGEST_EXACT_BUCKET),
         };
-        let ChosenClock { clock, is_system } = clock;
         let timeline = Timeline::new(clock.now(), bucket).ok_or(BuildError::ZeroTick)?;
         let settings = Settings {
             watch: Watch::new(clock, is_system, timeline, self.tick),
@@ -241,17 +240,11 @@ impl Builder {
 }
 
 /// A clock, and whether it is the system's, which any thread can read without the scheduler.
-struct ChosenClock {
-    clock: Box<dyn Clock>,
-    is_system: bool,
-}
+type ChosenClock = (Box<dyn Clock>, bool);
 
-impl ChosenClock {
-    fn new<C: Clock>(clock: C) -> ChosenClock {
-        // By its type, because a clock of the user may run as the system's does and still show other instants.
-        let is_system = TypeId::of::<C>() == TypeId::of::<SystemClock>();
-        ChosenClock { clock: Box::new(clock), is_system }
-    }
+fn chosen<C: Clock>(clock: C) -> ChosenClock {
+    // By its type, because a clock of the user may run as the system's does and still show other instants.
+    (Box::new(clock), TypeId::of::<C>() == TypeId::of::<SystemClock>())
 }
 
 /// Returns the same as [`Scheduler::builder`].

@@ -255,14 +255,10 @@ impl PendingTask {
 
     fn due(&self) -> Moment {
         let Some(task) = self.task else { return Moment(0) };
-        let known = if task.is_in_run {
-            // The next run is known only if a reset has moved it. Otherwise it depends on when this run ends.
-            let estimate = || self.shared.termination.deadline_of(task.key);
-            deadline::moved_in_run(task.key).or_else(estimate)
-        } else {
-            deadline::deadline(task.key) // it may have moved since the close
-        };
-        known.unwrap_or(task.deadline)
+        // It may have moved since the close. While a series is in its run, the next one is known only if a reset has moved it.
+        let moved = deadline::deadline(task.key).map(|(deadline, _)| deadline);
+        let moved = moved.or_else(|| deadline::moved_in_run(task.key));
+        moved.unwrap_or(task.deadline)
     }
 
     /// Returns the period or the gap of a repeating task, and `None` for a one-shot.
@@ -442,10 +438,9 @@ impl PendingTask {
                 self.task = None;
                 true
             }
-            Err((now, unused)) => {
+            Err(unused) => {
                 drop(unused);
-                // The run has ended in the meantime, so the deadline is now that of the next run.
-                self.task = Some(Leftover { is_in_run: false, ..now.unwrap_or(task) });
+                self.task = Some(Leftover { is_in_run: false, ..task }); // the run has ended in the meantime
                 false
             }
         }

@@ -250,25 +250,20 @@ pub fn interval_at(start: impl Into<Instant>, period: Duration) -> Interval {
 
 /// The error of a [`Timeout`].
 pub mod error {
-    use std::{fmt, io};
+    use std::io;
+
+    use thiserror::Error;
 
     /// The time was up before the future was done.
     ///
     /// It means that, and nothing else: see [the module](super#a-scheduler-that-is-closed-or-full).
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    #[derive(Clone, Copy, Debug, Error, PartialEq, Eq, Hash)]
+    #[error("deadline has elapsed")]
     pub struct Elapsed(());
 
     impl Elapsed {
         pub(crate) const NEW: Elapsed = Elapsed(());
     }
-
-    impl fmt::Display for Elapsed {
-        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("deadline has elapsed")
-        }
-    }
-
-    impl std::error::Error for Elapsed {}
 
     /// The kind is [`TimedOut`](io::ErrorKind::TimedOut).
     impl From<Elapsed> for io::Error {

@@ -238,7 +238,8 @@ impl<E: Timed> Buckets<E> {
             // A bucket is a cache miss for the chain and one for the block, so the block of a later one is fetched
             // meanwhile.
             self.pool.prefetch(self.ring[self.offset(offset as u64 + AHEAD)].head);
-            self.pool.take_all(&mut self.ring[offset], out);
+            let give = |_: &mut Pool<E>, entries: &[E]| out.extend_from_slice(entries);
+            self.pool.take(&mut self.ring[offset], usize::MAX, give);
             self.emptied(ChainId::Bucket(offset));
             from = offset + 1;
         }

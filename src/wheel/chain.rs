@@ -220,6 +220,7 @@ impl<E: Timed> Pool<E> {
             chain.head = block.next;
             taken += block.entries().len();
             give(self, block.entries());
+            // The memory stays in the block, which the next push takes: it is still in the cache.
             self.blocks[number as usize] = Some(block);
             self.free.push(number);
         }
@@ -236,18 +237,6 @@ impl<E: Timed> Pool<E> {
             prefetch(&raw const block.entries);
             prefetch(&raw const block.len);
         }
-    }
-
-    /// Moves all entries of the chain to the end of a list.
-    pub(super) fn take_all(&mut self, chain: &mut Chain<E>, out: &mut Vec<E>) {
-        while chain.head != NIL {
-            let block = self.block(chain.head);
-            let next = block.next;
-            out.extend_from_slice(block.entries());
-            // The memory stays in the block, which the next push takes: it is still in the cache.
-            self.free.push(core::mem::replace(&mut chain.head, next));
-        }
-        *chain = Chain::new();
     }
 
     /// Returns how many entries a chain has, or `None` if there are more than `most`.

@@ -6,6 +6,7 @@
 
 use super::buckets::{Buckets, ChainId, Sweep};
 use super::chain::{Chain, Pool, Position, Timed};
+use super::far::Far;
 
 impl<E: Timed> Buckets<E> {
     // ----- what comes next -----------------------------------------------------------------
@@ -17,7 +18,7 @@ impl<E: Timed> Buckets<E> {
         mut budget: usize,
         mut is_live: impl FnMut(&E) -> bool,
     ) -> Option<u64> {
-        let near = self.first_near(&mut budget, &mut is_live);
+        let near = self.first_of(Buckets::first_bucket, &mut budget, &mut is_live);
         // A near entry of the present half-turn comes before everything that is far. One of the next half-turn need
         // not, because others of that half-turn may still be far.
         let is_certain =
@@ -25,57 +26,43 @@ impl<E: Timed> Buckets<E> {
         if is_certain {
             return near;
         }
-        let far = self.first_far(&mut budget, &mut is_live);
+        // Only the first half-turn that has live entries matters: all others are later.
+        let first_far = |wheel: &Self| wheel.far.first_from(0).map(ChainId::Far);
+        let far = self.first_of(first_far, &mut budget, &mut is_live);
         near.into_iter().chain(far).min()
     }
 
-    fn first_near(
+    /// Returns the first bucket from the next tick on that is not empty.
+    fn first_bucket(&self) -> Option<ChainId> {
+        let start = self.offset(self.now.0.wrapping_add(1));
+        // The ring begins at the next tick; what lies before that offset comes after its end.
+        let wrapped = || self.occupancy.next(0, start.saturating_sub(1)).filter(|at| *at < start);
+        let offset = self.occupancy.next(start, self.ring.len() - 1).or_else(wrapped);
+        offset.map(ChainId::Bucket)
+    }
+
+    /// Returns the earliest deadline of a live entry of the chain that `next` finds. If all of its entries are stale, they
+    /// are dropped, and `next` finds another one.
+    fn first_of(
         &mut self,
+        next: impl Fn(&Self) -> Option<ChainId>,
         budget: &mut usize,
         is_live: &mut impl FnMut(&E) -> bool,
     ) -> Option<u64> {
-        let start = self.offset(self.now.0.wrapping_add(1));
-        let last = self.ring.len() - 1;
         loop {
-            // The ring begins at the next tick; what lies before that offset comes after its end.
-            let wrapped =
-                || self.occupancy.next(0, start.saturating_sub(1)).filter(|at| *at < start);
-            let offset = self.occupancy.next(start, last).or_else(wrapped)?;
-            let (first, dropped) =
-                first_of(&mut self.pool, &mut self.ring[offset], budget, is_live);
+            let id = next(self)?;
+            let (chain, len) = chain_of(&mut self.ring, &mut self.far, id)?;
+            let (first, dropped) = first_in(&mut self.pool, chain, budget, is_live);
+            len.into_iter().for_each(|len| *len -= dropped);
             self.len -= dropped;
             // A sweep may stand in a block that has gone by this.
             if dropped > 0 {
-                self.rewind(ChainId::Bucket(offset));
+                self.rewind(id);
             }
             if first.is_some() {
                 return first;
             }
-            // All of its entries were stale, so the search goes on with the next bucket, and no later one does so
-            // again.
-            self.occupancy.clear(offset);
-        }
-    }
-
-    fn first_far(
-        &mut self,
-        budget: &mut usize,
-        is_live: &mut impl FnMut(&E) -> bool,
-    ) -> Option<u64> {
-        loop {
-            // Only the first half-turn that has live entries matters: all others are later.
-            let half = self.far.first_from(0)?;
-            let half_turn = self.far.get_mut(half)?;
-            let (first, dropped) = first_of(&mut self.pool, &mut half_turn.chain, budget, is_live);
-            half_turn.len -= dropped;
-            self.len -= dropped;
-            if dropped > 0 {
-                self.rewind(ChainId::Far(half));
-            }
-            if first.is_some() {
-                return first;
-            }
-            self.far.remove(half);
+            self.emptied(id);
         }
     }
 
@@ -105,13 +92,7 @@ impl<E: Timed> Buckets<E> {
             self.sweep = Sweep { chain: id, position: Position::START };
         }
         let mut position = self.sweep.position;
-        let (chain, len) = match id {
-            ChainId::Bucket(offset) => (&mut self.ring[offset], None),
-            ChainId::Far(half) => {
-                let half_turn = self.far.get_mut(half)?;
-                (&mut half_turn.chain, Some(&mut half_turn.len))
-            }
-        };
+        let (chain, len) = chain_of(&mut self.ring, &mut self.far, id)?;
         let step = self.pool.sweep_block(chain, &mut position, is_live);
         let is_empty = chain.is_empty();
         let dropped = step.as_ref().map_or(0, |step| step.dropped);
@@ -165,8 +146,23 @@ impl<E: Timed> Buckets<E> {
     }
 }
 
+/// Returns the chain with this id, and the number of its entries if that is kept.
+fn chain_of<'a, E: Timed>(
+    ring: &'a mut [Chain<E>],
+    far: &'a mut Far<E>,
+    id: ChainId,
+) -> Option<(&'a mut Chain<E>, Option<&'a mut usize>)> {
+    match id {
+        ChainId::Bucket(offset) => Some((&mut ring[offset], None)),
+        ChainId::Far(half) => {
+            let half_turn = far.get_mut(half)?;
+            Some((&mut half_turn.chain, Some(&mut half_turn.len)))
+        }
+    }
+}
+
 /// Returns the earliest deadline of a live entry of a chain, and how many stale entries it has dropped.
-fn first_of<E: Timed>(
+fn first_in<E: Timed>(
     pool: &mut Pool<E>,
     chain: &mut Chain<E>,
     budget: &mut usize,

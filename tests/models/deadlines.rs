@@ -9,7 +9,7 @@ use loom::thread;
 use super::ends::{self, Keeper};
 use crate::clock::tick::Moment;
 use crate::clock::tick::Times;
-use crate::engine::slots::deadline::{self, Claim, Reset};
+use crate::engine::slots::deadline::{self, CameOut, Reset};
 use crate::engine::slots::task::{Repetition, Vacancy};
 use crate::engine::slots::{OneShot, Running, magazines, task};
 use crate::platform::sync::{Ordering, lock};
@@ -22,12 +22,12 @@ fn entry_of(key: TaskKey) -> Entry {
 }
 
 /// Does what an executor does that runs a task at 5.
-fn claim(entry: Entry, announce: impl FnOnce(Entry, Moment) -> bool) -> Option<(Running, Moment)> {
-    match Running::claim(entry) {
-        Claim::Ours(task, due) => Some((task, due)),
-        Claim::PutOff => Running::claim_put_off(entry, || Some(Moment(5)), announce),
-        Claim::Stale => None,
-    }
+fn claim(entry: Entry, mut announce: impl FnMut(Entry) -> bool) -> Option<(Running, Moment)> {
+    let put_off = |entry| {
+        let came_out = deadline::put_off(entry, Moment(5), &mut announce);
+        matches!(came_out, CameOut::Due).then_some(entry)
+    };
+    Running::claim(entry, put_off)
 }
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -209,7 +209,7 @@ fn models_a_reset_that_the_engine_refuses_against_claim() {
         let resetter = thread::spawn(move || {
             deadline::reset(key, times, Moment(0), false, SchedulerId::FIRST, |_| false)
         });
-        let claimed = claim(entry, |_, _| unreachable!("it is due"));
+        let claimed = claim(entry, |_| unreachable!("it is due"));
         let is_moved = resetter.join().unwrap() == Reset::Done;
         let (task, due) = claimed.expect("its entry is live");
         assert_eq!(due, Moment(if is_moved { 3 } else { 5 }));
@@ -391,7 +391,7 @@ fn models_postpone_against_claim() {
             vacancy.fill(OneShot(|| ()), Repetition::NONE, None, Moment(5), SchedulerId::FIRST);
         let entry = entry_of(key);
         let claim = |filed: &mut Option<Entry>| {
-            let announce = |again, _| filed.replace(again).is_none();
+            let announce = |again| filed.replace(again).is_none();
             super::deadlines::claim(entry, announce)
         };
         let resetter =
@@ -408,7 +408,7 @@ fn models_postpone_against_claim() {
             None => {
                 assert_eq!(postponed, Some(Reset::Done));
                 assert_eq!(filed, Some(entry.filed_again(Moment(9), entry.number() + 1)));
-                assert_eq!(deadline::deadline(key), Some(Moment(9)));
+                assert_eq!(deadline::deadline(key), Some((Moment(9), SchedulerId::FIRST)));
                 let task = task::cancel(key).0.ok().expect("it is pending");
                 task.discard().1.end();
             }

@@ -10,7 +10,7 @@ use loom::thread;
 use crate::Cancellable;
 use crate::clock::repeat::Kind;
 use crate::clock::tick::Moment;
-use crate::engine::slots::deadline::{Claim, NotRearmed};
+use crate::engine::slots::deadline::Rearmed;
 use crate::engine::slots::depot::depot;
 use crate::engine::slots::state::NotEnded;
 use crate::engine::slots::task::{Repetition, Vacancy};
@@ -58,11 +58,7 @@ fn entry_of(key: TaskKey) -> Entry {
 }
 
 fn claim(entry: Entry) -> Option<Running> {
-    match Running::claim(entry) {
-        Claim::Ours(task, _) => Some(task),
-        Claim::PutOff => unreachable!("it is not put off"),
-        Claim::Stale => None,
-    }
+    Running::claim(entry, |_| unreachable!("it is not put off")).map(|(task, _)| task)
 }
 
 fn run(key: TaskKey) -> bool {
@@ -141,7 +137,8 @@ fn models_rearm_against_cancel() {
                     entry = next;
                     true
                 };
-                if let Err(NotRearmed::Doomed(task)) = task.rearm(Moment(1), Moment(0), announce) {
+                let rearmed = task.rearm(Moment(1), Moment(0), announce);
+                if matches!(rearmed, Rearmed::Doomed) {
                     task.into_ending().discard().1.end();
                     break;
                 }

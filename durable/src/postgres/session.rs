@@ -247,7 +247,8 @@ impl<L: Link> Connection for Session<L> {
     }
 
     fn claim(&mut self, claim: &Claim<'_>) -> Result<Claimed> {
-        // A suspected timer is taken by itself (STORE-7).
+        // A suspected timer is taken by itself (STORE-7). A fencing number has twenty random bits, because a replica that takes
+        // the server's place may give the number of a sequence again that a claim of the lost server has had (STORE-2).
         const SQL: &str = concat!(
             "WITH clock AS MATERIALIZED (SELECT tickwheel_now() AS now, oldest FROM tickwheel_schema),
             due AS (
@@ -265,7 +266,7 @@ impl<L: Link> Connection for Session<L> {
             taken AS (
                 UPDATE tickwheel_timers t SET
                     state = 'running',
-                    fence = nextval('tickwheel_fence'),
+                    fence = nextval('tickwheel_fence') * 1048576 + floor(random() * 1048576)::bigint,
                     owner = $3,
                     held_until = tickwheel_now() + $4::float8 * interval '1 millisecond',
                     error = CASE WHEN chosen.state = 'running' THEN 'the lease of worker ' || coalesce(t.owner, 'unknown')

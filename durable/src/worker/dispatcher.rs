@@ -388,18 +388,20 @@ impl Dispatcher<'_> {
         let look = self.connection()?.look_above(&kinds, HORIZON, wakes)?;
         count(&shared.counters.looks, 1);
         self.learn(sent, look.now);
-        let mut seen = vec![(0, None); kinds.len()];
+        let mut seen = vec![(0, Duration::ZERO); kinds.len()];
         let mut next_look = LOOK;
         let mut coming = Vec::new();
         for (kind, wake) in look.wakes {
             let (count, most) = &mut seen[kind];
             *count += 1;
-            // There may be more behind the last one, and it is known before that one wakes. If all of them are due, the claims lead to
-            // what is behind them.
-            let until = wake.duration_since(look.now).ok();
+            // There may be more behind the last one, and it is known before that one wakes.
+            let left = wake.duration_since(look.now).unwrap_or_default();
             match *count {
-                NEARLY_ALL => *most = until,
-                WAKES => next_look = most.or(until).map_or(next_look, |until| next_look.min(until)),
+                NEARLY_ALL => *most = left,
+                // What is due is claimed without a look.
+                WAKES if !left.is_zero() => {
+                    next_look = next_look.min(if most.is_zero() { left } else { *most });
+                }
                 _ => {}
             }
             if wake > look.now {

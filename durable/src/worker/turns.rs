@@ -102,7 +102,7 @@ impl Turns {
         }
     }
 
-    /// Returns true if another worker has this kind.
+    /// Returns true if another worker has this kind (TURN-4).
     pub(super) fn has_others(&self, kind: usize) -> bool {
         !self.kinds[kind].others.is_empty()
     }

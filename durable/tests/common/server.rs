@@ -42,10 +42,13 @@ impl Server {
             return Err("`DATABASE_URL` names a server that is not ours to stop".to_owned());
         }
         let programs = programs().ok_or("no PostgreSQL is installed")?;
-        let private = Private::start(programs)?;
+        Ok(Server::of(Private::start(programs)?))
+    }
+
+    fn of(private: Private) -> Server {
         let folder = private.folder.to_string_lossy().replace('/', "%2F");
         let url = format!("postgres://postgres@{folder}/postgres");
-        Ok(Server { url, private: Some(private) })
+        Server { url, private: Some(private) }
     }
 
     /// Makes a private server listen on a TCP port of this machine too, with TLS and a certificate that it has signed itself.
@@ -81,11 +84,92 @@ impl Server {
         Ok((port, certificate))
     }
 
+    /// Starts a private server that has a folder on a disk of so many megabytes, which nobody else sees and which is gone with the
+    /// server. Returns the folder.
+    ///
+    /// # Errors
+    ///
+    /// The reason why there is none. Only root can have one.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn with_a_small_disk(megabytes: u32) -> Result<(Server, PathBuf), Reason> {
+        let server = Server::private()?;
+        let private = server.private.as_ref().expect("a private server");
+        let Owner::Other { user, group } = private.owner else {
+            return Err("only root can mount a disk".to_owned());
+        };
+        let disk = private.folder.join("disk");
+        fs::create_dir(&disk).map_err(|error| format!("{}: {error}", disk.display()))?;
+        private.run("pg_ctl", &["stop", "-w", "-m", "fast"])?;
+        let script = format!(
+            "mount -t tmpfs -o size={megabytes}m,mode=700,uid={user},gid={group} disk {disk} &&
+             exec setpriv --reuid={user} --regid={group} --clear-groups {programs}/pg_ctl start -w -D {data} -l {folder}/log",
+            disk = disk.display(),
+            programs = private.programs.display(),
+            data = private.data().display(),
+            folder = private.folder.display(),
+        );
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", &script]).current_dir(&private.folder);
+        let output = command.output().map_err(|error| format!("unshare: {error}"))?;
+        if !output.status.success() {
+            return Err(format!("a disk: {}", String::from_utf8_lossy(&output.stderr)));
+        }
+        Ok((server, disk))
+    }
+
     /// Ends a private server as a crash would, and starts it again. It recovers from its log.
     pub(crate) fn crash(&self) {
         let private = self.private.as_ref().expect("a private server");
         private.run("pg_ctl", &["stop", "-w", "-m", "immediate"]).expect("it stops");
         private.launch().expect("it starts again");
+    }
+
+    /// Stops a private server, which ends all its connections, and starts it again.
+    pub(crate) fn restart(&self) {
+        let private = self.private.as_ref().expect("a private server");
+        private.run("pg_ctl", &["stop", "-w", "-m", "fast"]).expect("it stops");
+        private.launch().expect("it starts again");
+    }
+
+    /// Ends a private server as a crash would, for good.
+    pub(crate) fn end(&self) {
+        let private = self.private.as_ref().expect("a private server");
+        private.run("pg_ctl", &["stop", "-w", "-m", "immediate"]).expect("it stops");
+    }
+
+    /// Starts a private server that follows this private one, by way of another folder of its socket.
+    ///
+    /// # Errors
+    ///
+    /// The reason why it could not be started.
+    pub(crate) fn replica(&self, through: &Path) -> Result<Server, Reason> {
+        let first = self.private.as_ref().expect("a private server");
+        let folder = env::temp_dir().join(new_name("pg"));
+        fs::create_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        let owner = Owner::of(&folder)?;
+        let private = Private { programs: first.programs.clone(), owner, folder };
+        let host = first.folder.to_string_lossy().into_owned();
+        let user = ["--host", &host, "--username=postgres", "--no-sync", "--checkpoint=fast"];
+        // A folder of links may have a part of the programs.
+        let link = private.programs.join("initdb");
+        let folder = fs::canonicalize(&link).ok().and_then(|file| Some(file.parent()?.to_owned()));
+        let folder = folder.unwrap_or_else(|| private.programs.clone());
+        private.run_from(&folder, "pg_basebackup", &user)?;
+        private.configure().map_err(|error| format!("its settings: {error}"))?;
+        let follows = format!(
+            "primary_conninfo = 'host={} user=postgres'\nwal_retrieve_retry_interval = 100\n",
+            through.display()
+        );
+        private.add(&follows).map_err(|error| format!("its settings: {error}"))?;
+        fs::write(private.data().join("standby.signal"), "").map_err(|error| error.to_string())?;
+        private.launch()?;
+        Ok(Server::of(private))
+    }
+
+    /// Makes a replica a server of its own.
+    pub(crate) fn promote(&self) {
+        let private = self.private.as_ref().expect("a private server");
+        private.run("pg_ctl", &["promote", "-w"]).expect("it is promoted");
     }
 
     /// Starts a private server again whose first process was killed, when the others have followed it.
@@ -207,7 +291,11 @@ impl Private {
     }
 
     fn run(&self, program: &str, arguments: &[&str]) -> Result<Output, Reason> {
-        let mut command = Command::new(self.programs.join(program));
+        self.run_from(&self.programs, program, arguments)
+    }
+
+    fn run_from(&self, folder: &Path, program: &str, arguments: &[&str]) -> Result<Output, Reason> {
+        let mut command = Command::new(folder.join(program));
         command.arg("-D").arg(self.data()).args(arguments).current_dir(&self.folder);
         self.owner.become_in(&mut command);
         let output = command.output().map_err(|error| format!("{program}: {error}"))?;

@@ -97,15 +97,19 @@ impl Ledger {
         Ledger(path)
     }
 
-    pub(crate) fn starts(&self) -> Vec<Start> {
+    pub(crate) fn lines(&self) -> Vec<String> {
         let text = fs::read_to_string(&self.0).unwrap_or_default();
+        text.lines().map(ToOwned::to_owned).collect()
+    }
+
+    pub(crate) fn starts(&self) -> Vec<Start> {
         let start = |line: &str| {
             let [kind, key, attempt] = line.split('\t').collect::<Vec<_>>()[..] else {
                 panic!("{line:?}")
             };
             (kind.to_owned(), key.to_owned(), attempt.parse().expect("a number"))
         };
-        text.lines().map(start).collect()
+        self.lines().iter().map(|line| start(line)).collect()
     }
 }
 

@@ -107,7 +107,9 @@ impl Connection for Held {
     }
 
     fn start(&mut self, run: RunId, attempts: u32) -> Result<bool> {
-        self.inner.start(run, attempts)
+        let started = self.inner.start(run, attempts)?;
+        self.gate.pass(Point::AfterStart);
+        Ok(started)
     }
 
     fn extend(&mut self, runs: &[RunId], lease: Duration) -> Result<Changed> {

@@ -25,6 +25,8 @@ pub(crate) enum Point {
     Nowhere,
     BeforeClaim,
     AfterClaim,
+    /// The start is written down, and the handler is about to be called. In a transaction, that is in the handler.
+    AfterStart,
     /// At the end of the handler of a timer whose payload says `hold`. In a transaction, that is before the commit.
     InHandler,
     BeforeFinish,
@@ -34,10 +36,11 @@ pub(crate) enum Point {
     Panic,
 }
 
-const POINTS: [Point; 7] = [
+const POINTS: [Point; 8] = [
     Point::Nowhere,
     Point::BeforeClaim,
     Point::AfterClaim,
+    Point::AfterStart,
     Point::InHandler,
     Point::BeforeFinish,
     Point::AfterFinish,
@@ -98,10 +101,22 @@ impl Process {
     fn start_by(mut command: Command, place: &Place, point: Point, lease: Duration) -> Process {
         let point = format!("{point:?}");
         let settings = [&place.address, &place.direct, &place.ledger, &point].map(String::as_str);
-        let mut child = command
-            .args(["--exact", "worker_process", "--nocapture", "--test-threads=1"])
+        command
             .env("TICKWHEEL_WORKER_PROCESS", settings.join("\n"))
-            .env("TICKWHEEL_LEASE", lease.as_millis().to_string())
+            .env("TICKWHEEL_LEASE", lease.as_millis().to_string());
+        Process::be(command, "worker_process")
+    }
+
+    /// Starts the process of a test of this program, with what the environment of the command says.
+    pub(crate) fn of(test: &str, variable: &str, settings: &str) -> Process {
+        let mut command = Command::new(this_program());
+        command.env(variable, settings);
+        Process::be(command, test)
+    }
+
+    fn be(mut command: Command, test: &str) -> Process {
+        let mut child = command
+            .args(["--exact", test, "--nocapture", "--test-threads=1"])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -123,13 +138,30 @@ impl Process {
         while self.next_line() != wanted {}
     }
 
+    /// Returns false if the process does not say this for so long.
+    pub(crate) fn await_line_within(&self, wanted: &str, span: Duration) -> bool {
+        let end = std::time::Instant::now() + span;
+        let left = || end.saturating_duration_since(std::time::Instant::now());
+        std::iter::from_fn(|| self.lines.recv_timeout(left()).ok()).any(|line| line == wanted)
+    }
+
     fn next_line(&self) -> String {
         self.lines.recv_timeout(PATIENCE).expect("the process says something")
     }
 
     pub(crate) fn say(&mut self, line: &str) {
+        assert!(self.try_to_say(line), "it listens");
+    }
+
+    /// Returns false if the process does not listen any more.
+    pub(crate) fn try_to_say(&mut self, line: &str) -> bool {
         let mut input = self.child.stdin.as_ref().expect("piped");
-        writeln!(input, "{line}").expect("it listens");
+        writeln!(input, "{line}").is_ok()
+    }
+
+    /// Returns what the process has said in the meantime.
+    pub(crate) fn said(&self) -> Vec<String> {
+        self.lines.try_iter().collect()
     }
 
     /// Returns how many outcomes of its worker did not matter.
@@ -194,6 +226,9 @@ pub(crate) fn signal(name: &str, process: u32) {
     assert!(status.expect("it runs").success(), "{name} for {process}");
 }
 
+/// How far off the wall clock of a process is that is told `clock`, in seconds.
+const DAY: i64 = 86_400;
+
 /// The whole life of a worker process. Returns at once if this process is none.
 pub(crate) fn be_a_worker() {
     let Ok(settings) = env::var("TICKWHEEL_WORKER_PROCESS") else { return };
@@ -220,6 +255,7 @@ pub(crate) fn be_a_worker() {
     for line in io::stdin().lines().map_while(Result::ok) {
         match line.as_str() {
             "go" => gate.open(),
+            "clock" => assert!(super::wall_clock::set_off(DAY)),
             "errors" => println!("@errors={}", worker.stats().errors),
             "lost" => println!("@lost={}", worker.stats().lost),
             other => panic!("{other}"),

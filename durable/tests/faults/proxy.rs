@@ -1,15 +1,18 @@
-//! A proxy between a worker and the server, which holds up what flows in one direction, or cuts connections.
+//! A proxy between a worker and the server, which holds up what flows in one direction, slows it down, or cuts connections.
+//! It may lead to another server later, as the address of a service does.
 //!
 //! A network whose packets are lost does the same: what was sent stays under way, and comes when the network is mended.
 
 use std::fs;
 use std::io::{Read, Write};
 use std::net::Shutdown;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
+use std::time::Duration;
 
 use super::server::{Server, new_name};
 
@@ -24,6 +27,7 @@ pub(crate) enum Way {
 
 pub(crate) struct Proxy {
     folder: PathBuf,
+    /// The folder of the first server's socket, by which its address is known.
     server: PathBuf,
     shared: Arc<Shared>,
 }
@@ -33,6 +37,10 @@ struct Shared {
     /// What flows this way is held up.
     held: Mutex<Option<Way>>,
     flows: Condvar,
+    /// How long each piece takes, in both directions.
+    delay: Mutex<Duration>,
+    /// The folder of the socket to which new connections lead.
+    leads_to: Mutex<PathBuf>,
     connections: Mutex<Vec<Connection>>,
     is_over: AtomicBool,
 }
@@ -49,16 +57,20 @@ impl Proxy {
         let folder = std::env::temp_dir().join(new_name("proxy"));
         fs::create_dir(&folder).expect("a new folder");
         let listener = UnixListener::bind(folder.join(SOCKET)).expect("it binds");
-        let shared = Arc::new(Shared::default());
         let server = server.socket_folder().to_path_buf();
-        let proxy = Proxy { folder, server: server.clone(), shared: Arc::clone(&shared) };
+        let leads_to = Mutex::new(server.clone());
+        fs::set_permissions(folder.join(SOCKET), fs::Permissions::from_mode(0o777))
+            .expect("open to all");
+        let shared = Arc::new(Shared { leads_to, ..Shared::default() });
+        let proxy = Proxy { folder, server, shared: Arc::clone(&shared) };
         thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
                 if shared.is_over.load(Ordering::Relaxed) {
                     return;
                 }
                 // The server may be down. Then the client sees that its connection ends.
-                if let Ok(server) = UnixStream::connect(server.join(SOCKET)) {
+                let server = shared.leads_to.lock().expect("no panic").join(SOCKET);
+                if let Ok(server) = UnixStream::connect(server) {
                     shared.connect(client, server);
                 }
             }
@@ -83,6 +95,21 @@ impl Proxy {
     pub(crate) fn flow(&self) {
         *self.shared.held.lock().expect("no panic") = None;
         self.shared.flows.notify_all();
+    }
+
+    /// Lets each piece of what flows take so long from now on.
+    pub(crate) fn slow_down(&self, delay: Duration) {
+        *self.shared.delay.lock().expect("no panic") = delay;
+    }
+
+    /// Leads to another server from now on. Connections to the one before stay.
+    pub(crate) fn lead_to(&self, server: &Server) {
+        *self.shared.leads_to.lock().expect("no panic") = server.socket_folder().to_path_buf();
+    }
+
+    /// Returns the folder of its socket.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// Ends all connections on the client's side. The server does not hear of it before `tell_server`.
@@ -128,8 +155,9 @@ impl Shared {
                 }
             });
         }
-        let connection = Connection { client, server, hides_end };
-        self.connections.lock().expect("no panic").push(connection);
+        let mut connections = self.connections.lock().expect("no panic");
+        connections.retain(|one| Arc::strong_count(&one.hides_end) > 1); // those whose threads have not both ended
+        connections.push(Connection { client, server, hides_end });
     }
 
     /// Copies until one of the ends is gone.
@@ -141,6 +169,10 @@ impl Shared {
                 held = self.flows.wait(held).expect("no panic");
             }
             drop(held);
+            let delay = *self.delay.lock().expect("no panic");
+            if !delay.is_zero() {
+                thread::sleep(delay); // a slow network is the subject
+            }
             if to.write_all(&buffer[..count]).is_err() {
                 return;
             }

@@ -1,4 +1,4 @@
-//! Several servers as one store (SHARD-1 to SHARD-5), of which one is killed.
+//! Several servers as one store (HOME-1 to HOME-5), of which one is killed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -106,7 +106,7 @@ pub(crate) struct Lane {
     pub(crate) counts: CachePadded<Counts>,
     /// Written by the owner of the lane, and shown nowhere.
     uncounted_cancels: Counter,
-    limit: Option<Arc<PendingLimit>>,
+    limit: Arc<PendingLimit>,
     signals: Arc<Signals>,
 }
 
@@ -140,11 +140,7 @@ impl Signals {
 }
 
 impl Lane {
-    pub(super) fn new(
-        number: usize,
-        limit: Option<Arc<PendingLimit>>,
-        signals: Arc<Signals>,
-    ) -> Arc<Lane> {
+    pub(super) fn new(number: usize, limit: Arc<PendingLimit>, signals: Arc<Signals>) -> Arc<Lane> {
         Arc::new(Lane {
             number,
             published: CachePadded::new(AtomicU64::new(0)),
@@ -226,9 +222,7 @@ impl Lane {
     #[inline]
     pub(crate) fn count_left(&self) {
         self.counts.left.add(1);
-        if let Some(limit) = &self.limit {
-            limit.leave();
-        }
+        self.limit.leave();
     }
 }
 

@@ -68,7 +68,7 @@ const LANES_SHOWN: usize = 32;
 pub(crate) struct Intake {
     signals: Arc<Signals>,
     lanes: Mutex<Lanes>,
-    limit: Option<Arc<PendingLimit>>,
+    limit: Arc<PendingLimit>,
     order: Order,
     /// The cut of the last turn. Written by the engine alone.
     last_cut: AtomicU64,
@@ -115,7 +115,7 @@ impl Intake {
         } else {
             Order::Count(CachePadded::new(AtomicU64::new(0)))
         };
-        let limit = max_pending.map(|most| Arc::new(PendingLimit::new(Some(most))));
+        let limit = Arc::new(PendingLimit::new(max_pending));
         let (signals, last_cut) = (Arc::new(signals), AtomicU64::new(0));
         Intake { signals, lanes: Mutex::new(lanes), limit, order, last_cut }
     }
@@ -155,18 +155,18 @@ impl Intake {
     /// Counts a task towards the limit, if there is one. Returns false if it is reached.
     #[inline]
     pub(crate) fn count_in(&self) -> bool {
-        self.limit.as_ref().is_none_or(|limit| limit.enter())
+        self.limit.enter()
     }
 
     /// Undoes [`count_in`](Intake::count_in). A task that has come in is counted out by a lane.
     pub(crate) fn count_out(&self) {
-        self.limit.iter().for_each(|limit| limit.leave());
+        self.limit.leave();
     }
 
     /// Returns how many tasks are pending by the count of the limit, if there is one. This is never above the limit, as a
     /// sum over lanes that change in the meantime may be (S25).
     pub(crate) fn counted(&self) -> Option<u64> {
-        Some(self.limit.as_ref()?.pending()? as u64)
+        self.limit.pending().map(|pending| pending as u64)
     }
 
     /// Returns a lane for a thread that has none: one whose thread has ended, counters and all, or a new one.
@@ -176,7 +176,7 @@ impl Intake {
             return writer;
         }
         let (number, signals) = (lanes.all.len(), Arc::clone(&self.signals));
-        let lane = Lane::new(number, self.limit.clone(), signals);
+        let lane = Lane::new(number, Arc::clone(&self.limit), signals);
         // The reader has closed all lanes that it knew. This one has to refuse as they do.
         if lanes.is_closed {
             lane.close();

@@ -4,8 +4,8 @@
 //! two `Arc`s, an id). So a [`Closure`] is 32 bytes of storage and a pointer to a table of functions ([`VTable`]) for
 //! the value that the storage holds.
 //!
-//! - CLOSURE-1 The storage holds a value of the type for which the vtable was made. Only [`put_inline`]
-//!   sets the two, and it sets them together.
+//! - CLOSURE-1 The storage holds a value of the type for which the vtable was made. Only [`put`] sets
+//!   the two, and it sets them together.
 //! - CLOSURE-2 The value is moved out or dropped once. After `run_once`, a `take` or a drop, nobody touches it again.
 
 use std::any::{TypeId, type_name};
@@ -37,16 +37,28 @@ unsafe impl Send for Closure {}
 // ----- what users bring -----------------------------------------------------------------------
 
 /// A task that `schedule_*` accepts. It is written into a holder, and moved out again if the scheduler refuses it.
-pub(crate) trait Content: Sized {
+pub(crate) trait Content: Sized + Send + 'static {
     /// The tick thread itself wakes it, and it never becomes a leftover.
     const IS_WAKER: bool = false;
     /// It is counted as a task, also towards the limit.
     const IS_COUNTED: bool = true;
     const IS_SERIES: bool = false;
+    /// The value has a name of its own, which is better than the name of its type.
+    const IS_NAMED: bool = false;
 
-    fn write(self, place: &mut MaybeUninit<Closure>);
-    /// Moves the value out again that `write` has stored.
-    fn take_back(closure: Closure) -> Self;
+    /// Returns the name of the user's type.
+    fn type_name() -> &'static str;
+
+    fn own_name(&self) -> &'static str {
+        Self::type_name()
+    }
+
+    fn run_once(self);
+
+    /// Runs a series. What can run once only is moved out for that, so here it runs nothing.
+    fn run(&mut self) -> ControlFlow<()> {
+        ControlFlow::Break(())
+    }
 }
 
 /// A task that runs once.
@@ -56,6 +68,7 @@ pub(crate) struct OneShot<S>(pub(crate) S);
 pub(crate) struct Series<B>(pub(crate) B);
 
 /// A waker. A run wakes it. A drop wakes nobody. Unless it is `COUNTED`, it is counted nowhere.
+#[repr(transparent)] // for `take_waker`
 pub(crate) struct Wake<const COUNTED: bool>(pub(crate) Waker);
 
 /// The closure of a [`Series`].
@@ -123,54 +136,7 @@ impl<F: FnMut() -> ControlFlow<()> + Send + 'static> RunRepeatedly for Named<F> 
     }
 }
 
-impl RunOnce for Wake<true> {
-    fn run_once(self) {
-        self.0.wake();
-    }
-}
-
-impl<T: Stored> Content for T {
-    const IS_SERIES: bool = T::IS_A_SERIES;
-
-    #[inline]
-    fn write(self, place: &mut MaybeUninit<Closure>) {
-        put(self, place);
-    }
-
-    fn take_back(closure: Closure) -> Self {
-        closure.take()
-    }
-}
-
-impl<const COUNTED: bool> Content for Wake<COUNTED> {
-    const IS_WAKER: bool = true;
-    const IS_COUNTED: bool = COUNTED;
-
-    #[inline]
-    fn write(self, place: &mut MaybeUninit<Closure>) {
-        // Both are stored alike, for `take_waker`.
-        put(OneShot(Wake::<true>(self.0)), place);
-    }
-
-    fn take_back(closure: Closure) -> Self {
-        Wake(closure.take::<OneShot<Wake<true>>>().0.0)
-    }
-}
-
-// ----- how it is stored -----------------------------------------------------------------------
-
-/// A value as it is stored, one-shot or repeating.
-pub(crate) trait Stored: Sized + Send + 'static {
-    const IS_A_SERIES: bool;
-    const IS_NAMED: bool;
-    fn type_name() -> &'static str;
-    fn own_name(&self) -> &'static str;
-    fn run_once(self);
-    fn run(&mut self) -> ControlFlow<()>;
-}
-
-impl<S: RunOnce> Stored for OneShot<S> {
-    const IS_A_SERIES: bool = false;
+impl<S: RunOnce> Content for OneShot<S> {
     const IS_NAMED: bool = S::IS_NAMED;
 
     fn type_name() -> &'static str {
@@ -185,15 +151,10 @@ impl<S: RunOnce> Stored for OneShot<S> {
     fn run_once(self) {
         self.0.run_once();
     }
-
-    /// Runs nothing: what can run once only is moved out for it.
-    fn run(&mut self) -> ControlFlow<()> {
-        ControlFlow::Break(())
-    }
 }
 
-impl<B: RunRepeatedly> Stored for Series<B> {
-    const IS_A_SERIES: bool = true;
+impl<B: RunRepeatedly> Content for Series<B> {
+    const IS_SERIES: bool = true;
     const IS_NAMED: bool = B::IS_NAMED;
 
     fn type_name() -> &'static str {
@@ -214,28 +175,20 @@ impl<B: RunRepeatedly> Stored for Series<B> {
     }
 }
 
-/// A value that does not fit into the storage.
-impl<T: Stored> Stored for Box<T> {
-    const IS_A_SERIES: bool = T::IS_A_SERIES;
-    const IS_NAMED: bool = T::IS_NAMED;
+impl<const COUNTED: bool> Content for Wake<COUNTED> {
+    const IS_WAKER: bool = true;
+    const IS_COUNTED: bool = COUNTED;
 
     fn type_name() -> &'static str {
-        T::type_name()
-    }
-
-    fn own_name(&self) -> &'static str {
-        (**self).own_name()
+        type_name::<Waker>()
     }
 
     fn run_once(self) {
-        (*self).run_once();
-    }
-
-    #[inline]
-    fn run(&mut self) -> ControlFlow<()> {
-        (**self).run()
+        self.0.wake();
     }
 }
+
+// ----- how it is stored -----------------------------------------------------------------------
 
 /// The functions for a storage that holds a value of one type.
 struct VTable {
@@ -254,23 +207,26 @@ struct VTable {
 
 impl VTable {
     /// The functions are to be called with a storage that holds a `T`.
-    const fn of<T: Stored>() -> VTable {
+    const fn of<T: Content>() -> VTable {
         VTable {
             // SAFETY: the storage holds a `T` (CLOSURE-1), and the caller does not use it again (CLOSURE-2).
-            run_once: |storage| unsafe { storage.cast::<T>().read() }.run_once(),
+            run_once: |storage| unsafe { take_out::<T>(storage) }.run_once(),
             // SAFETY: the storage holds a `T` (CLOSURE-1), and the caller has it to itself.
-            run: |storage| unsafe { &mut *storage.cast::<T>() }.run(),
-            drop: if needs_drop::<T>() {
+            run: |storage| unsafe { &mut *value_in::<T>(storage) }.run(),
+            drop: if fits::<T>() && !needs_drop::<T>() {
+                None
+            } else if fits::<T>() {
                 // SAFETY: the storage holds a `T` (CLOSURE-1), and the caller does not use it again (CLOSURE-2).
                 Some(|storage| unsafe { storage.cast::<T>().drop_in_place() })
             } else {
-                None
+                // SAFETY: as above, in a box.
+                Some(|storage| unsafe { storage.cast::<Box<T>>().drop_in_place() })
             },
             type_id: TypeId::of::<T>,
             type_name: T::type_name,
             own_name: if T::IS_NAMED {
                 // SAFETY: the storage holds a `T` (CLOSURE-1).
-                Some(|storage| unsafe { &*storage.cast::<T>() }.own_name())
+                Some(|storage| unsafe { &*value_in::<T>(storage.cast_mut()) }.own_name())
             } else {
                 None
             },
@@ -278,34 +234,56 @@ impl VTable {
     }
 }
 
-/// Returns true if a value of this type can be stored inline.
+/// Returns true if a value of this type is stored inline. All others are in a box.
 const fn fits<T>() -> bool {
     size_of::<T>() <= size_of::<Storage>() && align_of::<T>() <= align_of::<Storage>()
 }
 
-/// Writes a value, in a box if it does not fit.
+/// Returns where the value is.
+///
+/// # Safety
+///
+/// The storage holds a `T`.
 #[inline]
-fn put<T: Stored>(value: T, place: &mut MaybeUninit<Closure>) {
+unsafe fn value_in<T>(storage: *mut Storage) -> *mut T {
     // Decided at compile time, for each type.
     if fits::<T>() {
-        put_inline(value, place);
+        storage.cast()
     } else {
-        put_inline(Box::new(value), place);
+        // SAFETY: a value that does not fit is in a box, which is a pointer.
+        unsafe { storage.cast::<*mut T>().read() }
     }
 }
 
-/// Writes a value that fits, and the vtable for its type (CLOSURE-1).
+/// Moves the value out.
+///
+/// # Safety
+///
+/// The storage holds a `T`, and nobody uses it again (CLOSURE-2).
 #[inline]
-fn put_inline<T: Stored>(value: T, place: &mut MaybeUninit<Closure>) {
-    assert!(fits::<T>()); // known at compile time, so it costs nothing
+unsafe fn take_out<T>(storage: *mut Storage) -> T {
+    // SAFETY: as the caller promises.
+    unsafe {
+        if fits::<T>() { storage.cast::<T>().read() } else { *storage.cast::<Box<T>>().read() }
+    }
+}
+
+/// Writes a value, and the vtable for its type (CLOSURE-1).
+#[inline]
+pub(super) fn put<T: Content>(value: T, place: &mut MaybeUninit<Closure>) {
     // Written where it stays. To build a `Closure` elsewhere and move it in makes a schedule a tenth slower: the move
     // loads in wide words what was just stored in narrow ones, and waits for the stores.
     let place = place.as_mut_ptr();
-    // SAFETY: both are fields of the place, and the value fits into the storage, as asserted. The place was not
-    // initialised, so nothing is to be dropped.
+    // SAFETY: both are fields of the place, and what is written fits into the storage. The place was not initialised, so
+    // nothing is to be dropped.
     unsafe {
         (&raw mut (*place).vtable).write(const { &VTable::of::<T>() });
-        (&raw mut (*place).storage).cast::<T>().write(value);
+        let storage = &raw mut (*place).storage;
+        if fits::<T>() {
+            storage.cast::<T>().write(value);
+        } else {
+            storage.cast::<Box<T>>().write(Box::new(value));
+        }
     }
 }
 
@@ -313,7 +291,7 @@ impl Closure {
     #[cfg(all(test, not(loom)))]
     fn of(content: impl Content) -> Closure {
         let mut place = MaybeUninit::uninit();
-        content.write(&mut place);
+        put(content, &mut place);
         // SAFETY: it has just been written.
         unsafe { place.assume_init() }
     }
@@ -363,10 +341,11 @@ impl Closure {
     }
 
     /// Moves the value out that `put` has stored. Panics if it is of another type.
-    fn take<T: Stored>(self) -> T {
+    pub(super) fn take<T: Content>(self) -> T {
+        assert!(self.is_a::<T>(), "a closure of another type");
         let mut this = ManuallyDrop::new(self);
-        // SAFETY: `self` is forgotten (CLOSURE-2).
-        unsafe { if fits::<T>() { this.take_in_place() } else { *this.take_in_place::<Box<T>>() } }
+        // SAFETY: the storage holds a `T`, as the vtable says (CLOSURE-1), and `self` is forgotten (CLOSURE-2).
+        unsafe { take_out(&raw mut this.storage) }
     }
 
     /// Moves a waker out of a closure that stays where it is.
@@ -376,22 +355,17 @@ impl Closure {
     /// The closure counts as moved out from now on (CLOSURE-2).
     #[inline]
     pub(super) unsafe fn take_waker(&mut self) -> Waker {
-        // SAFETY: as the caller promises.
-        unsafe { self.take_in_place::<OneShot<Wake<true>>>() }.0.0
+        assert!(self.is_a::<Wake<true>>() || self.is_a::<Wake<false>>(), "a waker");
+        // SAFETY: the storage holds one of these two, which are stored alike, and the caller does not use it again.
+        unsafe { take_out::<Wake<true>>(&raw mut self.storage) }.0
     }
 
-    /// # Safety
-    ///
-    /// The closure counts as moved out from now on (CLOSURE-2).
     #[inline]
-    unsafe fn take_in_place<T: Stored>(&mut self) -> T {
+    fn is_a<T: Content>(&self) -> bool {
         // The compiler may make several copies of a vtable, so the type decides if the addresses differ. It never
         // merges those of two types, because their `type_id` differs.
-        let is_that_type = ptr::eq(self.vtable, const { &VTable::of::<T>() })
-            || (self.vtable.type_id)() == TypeId::of::<T>();
-        assert!(is_that_type, "a closure of another type");
-        // SAFETY: the storage holds a `T`, as the vtable says (CLOSURE-1), and the caller forgets it.
-        unsafe { self.storage.as_ptr().cast::<T>().read() }
+        ptr::eq(self.vtable, const { &VTable::of::<T>() })
+            || (self.vtable.type_id)() == TypeId::of::<T>()
     }
 }
 
@@ -491,7 +465,7 @@ mod tests {
     #[test]
     fn a_refused_closure_comes_back_as_it_was() {
         fn there_and_back<F: FnOnce() + Send + 'static>(f: F) -> F {
-            OneShot::take_back(Closure::of(OneShot(f))).0
+            Closure::of(OneShot(f)).take::<OneShot<F>>().0
         }
         let (sender, receiver) = std::sync::mpsc::channel();
         let small = sender.clone();

@@ -25,7 +25,7 @@
 //!   finds it at its end. A series is still at the end of its run, and a leftover is still one.
 
 use super::blocks;
-use super::holder::{TaskHolder, entry};
+use super::holder::entry;
 use super::state::{Phase, Word};
 use super::task::Running;
 use crate::clock::tick::{Moment, Times};
@@ -49,12 +49,14 @@ pub(crate) enum Reset {
     Elsewhere,
 }
 
-/// A series that has no next run. It is still the runner's.
-pub(crate) enum NotRearmed {
+/// What has become of a series behind its run.
+pub(crate) enum Rearmed {
+    /// It is pending, so it may be another thread's already.
+    Pending,
     /// A cancel has doomed it in its run. The runner ends it.
-    Doomed(Running),
-    /// The engine is closed. The series has the deadline of its next run, and becomes a leftover.
-    Closed(Running),
+    Doomed,
+    /// The engine is closed. The series has the deadline of its next run, and the runner makes it a leftover.
+    Closed,
 }
 
 /// What an entry that has come out stands for.
@@ -67,46 +69,28 @@ pub(crate) enum CameOut {
     Stale,
 }
 
-/// What an entry that has come out gives its owner.
-pub(crate) enum Claim {
-    /// Its task, which was due at this moment.
-    Ours(Running, Moment),
-    /// Nothing yet: its task is due later than the entry.
-    PutOff,
-    /// Nothing: it is stale.
-    Stale,
-}
-
 // ----- looks -----------------------------------------------------------------------------------
 
-/// Returns when a task is due that waits: pending or returned. Of a task that runs it is not known.
-pub(crate) fn deadline(key: TaskKey) -> Option<Moment> {
+/// Returns when a task is due that waits, pending or returned, and the scheduler on whose timeline that is. Of a task that
+/// runs it is not known.
+pub(crate) fn deadline(key: TaskKey) -> Option<(Moment, SchedulerId)> {
     look(key, Word::waits)
 }
 
 /// Returns when the next run of a series that runs is due, if a reset has moved it.
 pub(crate) fn moved_in_run(key: TaskKey) -> Option<Moment> {
-    look(key, |word| word.is_in(Phase::Running) && word.is_series())
-        .filter(|deadline| *deadline != NOT_MOVED)
+    let (deadline, _) = look(key, |word| word.is_in(Phase::Running) && word.is_series())?;
+    (deadline != NOT_MOVED).then_some(deadline)
 }
 
-/// Returns the deadline of a task whose word is such.
-fn look(key: TaskKey, is_such: impl Fn(Word) -> bool) -> Option<Moment> {
+/// Returns the deadline of a task whose word is such, and its scheduler.
+fn look(key: TaskKey, is_such: impl Fn(Word) -> bool) -> Option<(Moment, SchedulerId)> {
     let holder = blocks::holder(key.slot)?;
-    let mut patience = Patience::default();
-    loop {
-        let before = holder.word.load();
-        // The key is compared after the load of the word: a later task in the holder has changed the word by then.
-        if !holder.is_of(key) || !(is_such(before) || before.is_in(Phase::Held)) {
-            return None;
-        }
-        // Acquire: if it was stored in the meantime, the word that is loaded next tells so.
-        let deadline = holder.deadline();
-        if is_such(before) && holder.word.load() == before {
-            return Some(deadline);
-        }
-        patience.spin();
-    }
+    holder.settled(|word| {
+        let (birth, scheduler) = holder.identity();
+        let is_meant = birth == key.birth() && (is_such(word) || word.is_in(Phase::Held));
+        is_meant.then(|| (holder.deadline(), scheduler))
+    })
 }
 
 // ----- resets ----------------------------------------------------------------------------------
@@ -207,101 +191,78 @@ pub(crate) fn come_out(entry: Entry) -> CameOut {
     let word = holder.word.load();
     // Without holding the task, because nearly all entries come out at their deadline. A reset may still come before
     // the claim, which looks again.
-    if word.is_in(Phase::Held) {
-        come_out_held(holder, entry)
-    } else if word.number() != entry.number() {
+    if !word.is_filed_as(entry.number()) {
         CameOut::Stale
-    } else if holder.deadline() <= entry.moment() {
+    } else if !word.is_in(Phase::Held) && holder.deadline() <= entry.moment() {
         CameOut::Due
     } else {
-        come_out_held(holder, entry)
+        put_off(entry, entry.moment(), |_| true)
     }
 }
 
+/// Files the task of an entry again that has come out too early, unless its deadline has passed by `now`. `announce` gets its
+/// next entry, and returns false if the engine is closed.
 #[cold]
-fn come_out_held(holder: &TaskHolder, entry: Entry) -> CameOut {
+pub(crate) fn put_off(entry: Entry, now: Moment, announce: impl FnOnce(Entry) -> bool) -> CameOut {
+    let Some(holder) = blocks::holder(entry.slot()) else { return CameOut::Stale };
     let Some(word) = holder.hold(entry) else { return CameOut::Stale };
     let deadline = holder.deadline();
-    if deadline <= entry.moment() {
+    if deadline <= now {
         holder.word.put_back(word);
         return CameOut::Due;
     }
     let again = word.filed_again();
-    holder.word.put_back(again);
-    CameOut::PutOff(entry.filed_again(deadline, again.number()))
+    let next = entry.filed_again(deadline, again.number());
+    let is_filed = announce(next);
+    holder.word.put_back(if is_filed { again } else { word }); // RESET-4
+    CameOut::PutOff(next)
 }
 
 impl Running {
-    /// Claims the task of an entry that has come out.
+    /// Claims the task of an entry that has come out, and returns when it was due. `None` if the entry is stale. If the task is
+    /// due later than the entry, this calls `put_off`, which files it again, or returns the entry as of a later time.
     #[inline]
-    pub(crate) fn claim(entry: Entry) -> Claim {
-        let Some(holder) = blocks::holder(entry.slot()) else { return Claim::Stale };
-        let Some(word) = holder.hold(entry) else { return Claim::Stale };
-        let deadline = holder.deadline();
-        if deadline > entry.moment() {
-            holder.word.put_back(word);
-            return Claim::PutOff;
-        }
-        // So that a reset during the run can be told from the deadline of this run.
-        if word.is_series() {
-            holder.set_deadline(NOT_MOVED);
-        }
-        Claim::Ours(Running::begin(entry.slot(), word, holder), deadline)
-    }
-
-    /// Claims the task of an entry that has come out too early, if its deadline has passed by `now`. Returns its deadline
-    /// too. If the task is due later, it calls `announce` with its next entry and the present, and returns `None`.
-    /// `announce` returns false if the engine is closed.
-    pub(crate) fn claim_put_off(
-        entry: Entry,
-        now: impl FnOnce() -> Option<Moment>,
-        announce: impl FnOnce(Entry, Moment) -> bool,
+    pub(crate) fn claim(
+        mut entry: Entry,
+        mut put_off: impl FnMut(Entry) -> Option<Entry>,
     ) -> Option<(Running, Moment)> {
-        let now = now().unwrap_or(entry.moment()); // while the task is not held, because the clock may be a user's
         let holder = blocks::holder(entry.slot())?;
-        let word = holder.hold(entry)?;
-        let deadline = holder.deadline();
-        if deadline <= now.max(entry.moment()) {
-            if word.is_series() {
-                holder.set_deadline(NOT_MOVED);
+        loop {
+            let word = holder.hold(entry)?;
+            let deadline = holder.deadline();
+            if deadline <= entry.moment() {
+                // So that a reset during the run can be told from the deadline of this run.
+                if word.is_series() {
+                    holder.set_deadline(NOT_MOVED);
+                }
+                return Some((Running::begin(entry.slot(), word, holder), deadline));
             }
-            return Some((Running::begin(entry.slot(), word, holder), deadline));
-        }
-        let again = word.filed_again();
-        if announce(entry.filed_again(deadline, again.number()), now) {
-            holder.word.put_back(again);
-        } else {
+            // It asks the clock, which may be a user's, so the task is not held meanwhile.
             holder.word.put_back(word);
+            entry = put_off(entry)?;
         }
-        None
     }
 
     /// Makes a series pending again, under the same key: at `next`, or where a reset during the run has moved it.
     /// `announce` pushes the record of its entry, and returns false if the engine is closed (RESET-4).
     #[inline]
     pub(crate) fn rearm(
-        self,
+        &self,
         next: Moment,
         now: Moment,
         announce: impl FnOnce(Entry) -> bool,
-    ) -> Result<(), NotRearmed> {
+    ) -> Rearmed {
         let holder = self.holder;
         let is_it = |word: Word| word.number() == self.number();
         // A cancel may doom the series at any time until it is held.
-        let Some(word) = holder.word.hold(is_it, Phase::Running) else {
-            return Err(NotRearmed::Doomed(self));
-        };
+        let Some(word) = holder.word.hold(is_it, Phase::Running) else { return Rearmed::Doomed };
         // A reset during the run counts more than the period, and than the delay that the closure has chosen.
         let chosen = Some(holder.deadline()).filter(|chosen| *chosen != NOT_MOVED);
         let next = chosen.unwrap_or(next);
         holder.set_deadline(next);
         let again = word.filed_again().in_phase(Phase::Pending);
-        if announce(entry(self.key.slot, again, next, now)) {
-            holder.word.put_back(again);
-            Ok(())
-        } else {
-            holder.word.put_back(word);
-            Err(NotRearmed::Closed(self))
-        }
+        let is_filed = announce(entry(self.key.slot, again, next, now));
+        holder.word.put_back(if is_filed { again } else { word });
+        if is_filed { Rearmed::Pending } else { Rearmed::Closed }
     }
 }

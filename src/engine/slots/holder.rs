@@ -18,11 +18,11 @@
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
-use super::closure::{Closure, Content};
+use super::closure::{Closure, Content, put};
 use super::state::{AtomicWord, Phase, Word};
 use crate::clock::tick::Moment;
 use crate::executor::own_executor::OwnExecutor;
-use crate::platform::sync::{AtomicU64, IS_MODEL, Ordering, UnsafeCell, in_models};
+use crate::platform::sync::{AtomicU64, IS_MODEL, Ordering, Patience, UnsafeCell, in_models};
 use crate::wheel::entry::{Entry, Runner, SchedulerId, TaskKey};
 
 #[repr(C, align(64))]
@@ -95,6 +95,23 @@ impl TaskHolder {
         self.identity.load(Ordering::Acquire) == identity(key.birth(), scheduler)
     }
 
+    /// Calls `look` with the word of the holder, and returns what it finds there. All of that belongs together, because no
+    /// thread has held the task or changed its word in the meantime. If `look` returns `None`, so does this. A task that is
+    /// held is waited for, unless it is of no interest to `look`. In one total order with every cancel.
+    pub(super) fn settled<R>(&self, look: impl Fn(Word) -> Option<R>) -> Option<R> {
+        let mut patience = Patience::default();
+        loop {
+            let word = self.word.load_in_order();
+            let found = look(word)?;
+            // What `look` has read without a lock is of a later task, or of another scheduler, only if the word has
+            // changed by then (WORD-4).
+            if !word.is_in(Phase::Held) && self.word.load() == word {
+                return Some(found);
+            }
+            patience.spin(); // for some instructions (WORD-5)
+        }
+    }
+
     /// Acquire: pairs with the Release in `set_deadline`. A thread that reads the deadline of a later task than it meant
     /// then finds in the word that its own task is over.
     #[inline]
@@ -142,7 +159,7 @@ impl TaskHolder {
     #[inline]
     pub(super) unsafe fn put_closure(&self, task: impl Content) {
         // SAFETY: the caller is the only one to touch the body.
-        self.closure.with_mut(|place| task.write(unsafe { &mut *place }));
+        self.closure.with_mut(|place| put(task, unsafe { &mut *place }));
     }
 }
 

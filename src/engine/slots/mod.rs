@@ -16,7 +16,7 @@
 //! - A series that is cancelled during a run: the thread that runs it, after the run. The cancel only marks that run as
 //!   the last one (the phase `Doomed`).
 //! - A task that runs: the thread that runs it. A one-shot is consumed by the call. A series is dropped after its last run.
-//! - A task that is refused is not dropped here. The caller gets its closure back ([`Content::take_back`]).
+//! - A task that is refused is not dropped here. The caller gets its closure back ([`task::withdraw`]).
 //! - A leftover: the thread that drops it. If nobody has called `close` or `stop`, the thread that does the last turn,
 //!   or the thread of the run for a series that is in one.
 //! - A [`DueTask`](crate::DueTask) that an executor drops: the thread that drops it.

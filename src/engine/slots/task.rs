@@ -18,7 +18,7 @@ use crate::clock::tick::{Moment, Times};
 use crate::error::Refused;
 use crate::executor::own_executor::OwnExecutor;
 use crate::platform::panics::{Payload, caught};
-use crate::platform::sync::{Ordering, Patience};
+use crate::platform::sync::Ordering;
 use crate::wheel::entry::{Entry, SchedulerId, TaskKey};
 
 /// The panics of the drop of a body, and the name of its closure (S31).
@@ -164,15 +164,8 @@ pub(crate) fn is_known_as_cancelled(key: TaskKey) -> bool {
 /// order with every cancel.
 pub(crate) fn goes_on(key: TaskKey) -> bool {
     let Some(holder) = blocks::holder(key.slot) else { return false };
-    let mut patience = Patience::default();
-    loop {
-        let word = holder.word.load_in_order();
-        match word.phase() {
-            _ if !holder.is_of(key) => return false,
-            Phase::Held => patience.spin(),
-            phase => return matches!(phase, Phase::Pending | Phase::Running | Phase::Returned),
-        }
-    }
+    let phase = holder.settled(|word| holder.is_of(key).then(|| word.phase()));
+    matches!(phase, Some(Phase::Pending | Phase::Running | Phase::Returned))
 }
 
 /// Returns true if the task will not run again, and its last run has ended.
@@ -242,24 +235,15 @@ pub(crate) fn each_of(scheduler: SchedulerId, mut visit: impl FnMut(TaskKey, Wor
     let in_block = |block| depot::depot().slots_in_use(block);
     for slot in (0..).map_while(in_block).flatten() {
         let Some(holder) = blocks::holder(slot) else { continue };
-        let mut patience = Patience::default();
-        loop {
-            let word = holder.word.load_in_order();
+        // Most are of others. If a task of this scheduler was there before, it is over.
+        let look = |word| {
             let (birth, whose) = holder.identity();
-            // Most are of others. If a task of this scheduler was there before, it is over.
-            if whose != scheduler {
-                break;
-            }
-            // The identity is that of a later task only if the word has changed by then.
-            if word.is_in(Phase::Held) || holder.word.load() != word {
-                patience.spin();
-                continue;
-            }
-            let is_over = matches!(word.phase(), Phase::Free | Phase::Returned);
-            if !is_over && !word.is_waker() {
-                visit(TaskKey::new(slot, birth), word);
-            }
-            break;
+            (whose == scheduler).then_some((birth, word))
+        };
+        let Some((birth, word)) = holder.settled(look) else { continue };
+        let is_over = matches!(word.phase(), Phase::Free | Phase::Returned);
+        if !is_over && !word.is_waker() {
+            visit(TaskKey::new(slot, birth), word);
         }
     }
 }
@@ -277,19 +261,8 @@ pub(crate) fn is_live(entry: Entry) -> bool {
 /// every cancel.
 pub(crate) fn settled(entry: Entry) -> Option<(TaskKey, Word)> {
     let holder = blocks::holder(entry.slot())?;
-    let mut patience = Patience::default();
-    loop {
-        let word = holder.word.load_in_order();
-        if !word.is_in(Phase::Held) && word.number() != entry.number() {
-            return None;
-        }
-        let key = holder.key(entry.slot());
-        // The birth is that of a later task only if the word has changed by then.
-        if !word.is_in(Phase::Held) && holder.word.load() == word {
-            return Some((key, word));
-        }
-        patience.spin();
-    }
+    let key = || holder.key(entry.slot());
+    holder.settled(|word| word.is_filed_as(entry.number()).then(|| (key(), word)))
 }
 
 /// Returns the name of the closure of a pending task.
@@ -377,19 +350,9 @@ impl Running {
     /// Begins the end of a task that will not run again after this.
     #[inline]
     pub(crate) fn into_ending(self) -> Ending {
-        // A leftover in its only run is closed already.
-        let is_open = self.is_series() && self.word.is_in(Phase::Running);
-        let is_doomed = is_open && !self.close();
         let Running { key, word, holder } = self;
-        let word = if is_doomed { word.in_phase(Phase::Doomed) } else { word };
+        let word = if word.is_series() { close(holder, word) } else { word };
         Ending(Over { key, word, holder })
-    }
-
-    /// Ends the runs of a series, so that no cancel wins from now on. Returns false if a cancel has doomed it before.
-    #[cold]
-    fn close(&self) -> bool {
-        let is_it = |word: Word| word.number() == self.number();
-        self.holder.word.transition(is_it, Phase::Running, |_| Phase::Ending).is_some()
     }
 
     /// Runs the closure of a series in place.
@@ -404,6 +367,18 @@ impl Running {
         // SAFETY: claimed by us, so there is a body (HOLDER-1), and it is ours (HOLDER-2).
         self.holder.closure.with_mut(|place| unsafe { (*place).assume_init_ref() }.name())
     }
+}
+
+/// Ends the runs of a series, so that no cancel wins from now on. Returns its word from before, or that of a series that a
+/// cancel has doomed before.
+#[cold]
+fn close(holder: &TaskHolder, word: Word) -> Word {
+    // A leftover in its only run is closed already.
+    let is_open = word.is_in(Phase::Running);
+    let is_it = |other: Word| other.number() == word.number();
+    let is_doomed =
+        is_open && holder.word.transition(is_it, Phase::Running, |_| Phase::Ending).is_none();
+    if is_doomed { word.in_phase(Phase::Doomed) } else { word }
 }
 
 /// A task that will not run again, or for the last time now. Its owner runs its closure, drops it, or takes it out.
@@ -438,7 +413,8 @@ impl Ending {
         };
         // It runs where it lies. A body that is moved to the stack in wide words, and read there in others, waits for
         // its own stores.
-        let ran = caught(|| self.0.holder.closure.with_mut(run));
+        let holder = self.0.holder;
+        let ran = caught(|| holder.closure.with_mut(run));
         (ran, self.0)
     }
 
@@ -446,11 +422,14 @@ impl Ending {
     #[inline]
     pub(crate) fn discard(self) -> (Option<Box<Thrown>>, Over) {
         // Most closures own nothing that has to be dropped, and then this is a comparison.
-        if self.0.word.executor() == 0 && !self.has_drop() {
-            (None, self.0)
+        let Over { key, word, holder } = self.0;
+        let thrown = if word.executor() == 0 && !self.has_drop() {
+            None
         } else {
-            self.drop_all()
-        }
+            // SAFETY: see `names`. `Over` cannot reach the closure again.
+            unsafe { drop_all(holder, key.slot) }
+        };
+        (thrown, self.0)
     }
 
     /// Returns false if the closure can be forgotten instead of dropped.
@@ -458,21 +437,6 @@ impl Ending {
     fn has_drop(&self) -> bool {
         // SAFETY: see `names`.
         self.0.holder.closure.with_mut(|place| unsafe { (*place).assume_init_ref() }.has_drop())
-    }
-
-    #[inline(never)]
-    fn drop_all(self) -> (Option<Box<Thrown>>, Over) {
-        let names = self.names();
-        // SAFETY: see `names`. `Over` cannot reach the closure again.
-        let drop = |place: *mut MaybeUninit<Closure>| unsafe { (*place).assume_init_drop() };
-        // One by one, because two panics in one drop would abort the process.
-        let first = caught(|| self.0.holder.closure.with_mut(drop));
-        let second = self.0.drop_executor();
-        if first.is_ok() && second.is_ok() {
-            return (None, self.0);
-        }
-        let panics = first.err().into_iter().chain(second.err()).collect();
-        (Some(Box::new(Thrown { name: names.name(), panics })), self.0)
     }
 
     /// Takes out a waker, which has no executor.
@@ -493,8 +457,41 @@ impl Ending {
         let executor = self.0.drop_executor();
         debug_assert!(executor.is_ok(), "it is not the last one");
         self.0.end();
-        T::take_back(task)
+        task.take()
     }
+}
+
+/// Drops a closure, and then the executor of its task, if it has one. Returns the panics, if there were any. (By these numbers,
+/// and not by the task itself, which then stays in registers.)
+///
+/// # Safety
+///
+/// The caller owns the body of the task in this slot, and the closure counts as moved out from now on (HOLDER-2, CLOSURE-2).
+#[inline(never)]
+unsafe fn drop_all(holder: &TaskHolder, slot: u32) -> Option<Box<Thrown>> {
+    // SAFETY: the body is there (HOLDER-1), and the caller owns it.
+    let names = holder.closure.with_mut(|place| unsafe { (*place).assume_init_ref() }.names());
+    // SAFETY: as the caller promises.
+    let drop = |place: *mut MaybeUninit<Closure>| unsafe { (*place).assume_init_drop() };
+    // One by one, because two panics in one drop would abort the process.
+    let first = caught(|| holder.closure.with_mut(drop));
+    // SAFETY: as the caller promises.
+    let second = unsafe { drop_own_executor(slot) };
+    if first.is_ok() && second.is_ok() {
+        return None;
+    }
+    let panics = first.err().into_iter().chain(second.err()).collect();
+    Some(Box::new(Thrown { name: names.name(), panics }))
+}
+
+/// # Safety
+///
+/// The caller owns the body of the task in this slot (HOLDER-2).
+#[cold]
+unsafe fn drop_own_executor(slot: u32) -> Result<(), Payload> {
+    // SAFETY: as the caller promises.
+    let executor = unsafe { replace_executor(slot, None) };
+    caught(|| drop(executor))
 }
 
 /// A task whose closure has gone. [`end`](Over::end) is the last step.
@@ -510,14 +507,11 @@ impl Over {
     /// Drops the task's own executor, if it has one. Returns what that has thrown.
     #[inline]
     pub(crate) fn drop_executor(&self) -> Result<(), Payload> {
-        if self.word.executor() == 0 { Ok(()) } else { self.drop_own_executor() }
-    }
-
-    #[cold]
-    fn drop_own_executor(&self) -> Result<(), Payload> {
+        if self.word.executor() == 0 {
+            return Ok(());
+        }
         // SAFETY: the body is ours, and the executor belongs to it (HOLDER-2).
-        let executor = unsafe { replace_executor(self.key.slot, None) };
-        caught(|| drop(executor))
+        unsafe { drop_own_executor(self.key.slot) }
     }
 
     /// Like [`end`](Over::end), for a series, and in one total order with every cancel.
