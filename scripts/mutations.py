@@ -47,12 +47,11 @@ def durable(*names):
     return TESTS + ["-p", "tickwheel-durable"] + [part for name in names for part in ("--test", name)]
 
 
-ORDEAL = ["env", "TICKWHEEL_SEED=1", "TICKWHEEL_ORDEAL=40", *durable("faults"), "an_ordeal_with_postgresql"]
-
-
 def durable_unit(name):
     return TESTS + ["-p", "tickwheel-durable", "--lib", name]
 
+
+ORDEAL = ["env", "TICKWHEEL_SEED=1", "TICKWHEEL_ORDEAL=40", *durable("faults"), "an_ordeal_with_postgresql"]
 
 # Name, file, what is replaced, by what, and the suite that has to notice.
 MUTATIONS = [

@@ -154,7 +154,8 @@
 //! nothing to do, claims 128 at a time while several kinds have something to claim, and has the compiler off. Claims of 64 or 32 made
 //! nobody more punctual: in SQLite each costs a commit, and the others waited for more commits. On two cores with a load
 //! of 20 from other programs, in runs that alternated, others were late by 31 to 37 ms on average and 150 to 210 at p99 beside a flood in PostgreSQL
-//! before, and by 17 to 22 and 62 to 89 after (`cargo test -p tickwheel-durable --test worker a_flood -- --nocapture`).
+//! before, and by 17 to 22 and 62 to 89 after. With a load of 5, it is 4 to 8 in the median and 9 to 23 at p99, beside 13,000 to 23,000
+//! runs of the flood a second, in both databases (debug builds; `cargo test -p tickwheel-durable --test worker a_flood -- --nocapture`).
 //!
 //! Limits over all processes are rows of their own, which a claim writes. To count the timers that run would need no rows, and would be
 //! wrong: a timer that is cancelled while it runs is gone, and its handler is not. An index on the state would cost each kind something.
@@ -173,7 +174,7 @@
 //! again each millisecond helps the crate's own calls. Other clients need the file to be free for half of the time: then 8 tries, which a
 //! client makes within 100 ms, succeed all but once in 256 times. A worker does that while it sees that others write, and so
 //! is slower only then. On two cores with a load of 30, calls of another process took 8 ms in the median and 55 at p99, and an `INSERT` of
-//! another client 8 and 51 (`cargo test -p tickwheel-durable --test worker another_process -- --nocapture`). With rests that were not counted
+//! another client 8 and 51; with a load of 5, 1.5 and 11, and 2 and 14 to 25 (`cargo test -p tickwheel-durable --test worker another_process -- --nocapture`). With rests that were not counted
 //! across the threads of the worker, and no longer than 20 ms, the `INSERT` took 637 ms at p99.
 //!
 //! PostgreSQL keeps the plan of a prepared statement. A plan that was made for a small table reads all of it, and goes on

@@ -252,7 +252,12 @@ mod tests {
         groups.wakes(at(9), at(10));
         let start = groups.start();
         assert!(start.floor.is_none());
-        groups.learn(start, &claimed(&["a/1"], (100, true), &[("a", 20)]), limits(), now);
+        groups.learn(start, &claimed(&["a/1", "x/1"], (100, true), &[("a", 20)]), limits(), now);
+        assert_eq!(
+            groups.passed["x"],
+            (at(100), 0),
+            "the next one may be behind what was in sight"
+        );
         // The claims go on behind it, and take nothing of the group (GROUP-2).
         assert!(groups.is_hungry());
         let start = groups.start();
