@@ -11,7 +11,8 @@
 //! so that nothing is walked over twice, and so that no timer runs before an earlier one of its group:
 //!
 //! - GROUP-1 All that is due at or before the frontier was seen by a claim of this worker. If it waits, its group is in `passed`, with
-//!   a place before it.
+//!   a place before it. No place is at or behind the frontier: what waits there is found by the claim that begins there. So a group
+//!   that has nothing before the frontier is not remembered, however many of them a backlog has.
 //! - GROUP-2 A claim that begins at a place takes nothing of groups that were passed over before that place.
 //! - GROUP-3 When a run of a group ends, its worker claims from where the group was passed over. For groups that other workers hold,
 //!   some of these places are claimed from each [`HELD_BACK`], and all of them when a pass begins again.
@@ -108,6 +109,7 @@ impl Groups {
     pub(super) fn begin_anew(&mut self, now: Instant) {
         (self.frontier, self.must_advance, self.began) = (None, true, Some(now));
         self.places.clear();
+        self.passed.clear(); // all of it is behind the frontier now (GROUP-1)
     }
 
     /// A run of this group has ended here (GROUP-3). Returns true if there is something to claim.
@@ -169,30 +171,36 @@ impl Groups {
         // What is in sight is told anew. What is not may be behind the end of what was in sight.
         let seen = self.passed.iter().filter(|(_, place)| is_seen(place));
         let seen: Vec<String> = seen.map(|(group, _)| group.clone()).collect();
-        for group in seen {
-            self.passed.remove(&group);
-            if let Some(reached) = behind {
-                self.passed.insert(group, reached);
-                self.places.insert(reached);
-            }
+        seen.iter().for_each(|group| _ = self.passed.remove(group));
+        if start.is_advance {
+            self.frontier = reached;
+            self.must_advance |= claimed.more;
         }
-        for taken in &claimed.timers {
-            let group = limits.group_of(&taken.timer.key).map(str::to_owned);
-            if let Some((reached, group)) = behind.zip(group) {
-                self.passed.entry(group).or_insert(reached);
+        // What may wait at or behind the frontier, the claim that begins there will see (GROUP-1).
+        let is_before = |place: &Floor| self.frontier.is_some_and(|frontier| *place < frontier);
+        if let Some(reached) = behind {
+            if is_before(&reached) {
+                if !seen.is_empty() || !claimed.timers.is_empty() {
+                    self.places.insert(reached);
+                }
+                let taken = claimed.timers.iter();
+                let taken = taken.filter_map(|taken| limits.group_of(&taken.timer.key));
+                for group in seen.into_iter().chain(taken.map(str::to_owned)) {
+                    self.passed.entry(group).or_insert(reached);
+                }
+            } else {
+                self.must_advance = true;
             }
         }
         for Passed { group, before } in &claimed.passed {
+            if !is_before(before) {
+                self.must_advance = true;
+                continue;
+            }
             let place = self.passed.entry(group.clone()).or_insert(*before);
             if start.floor.is_none_or(|floor| *place >= floor) {
                 *place = *before;
             }
-        }
-        if start.is_advance {
-            self.frontier = reached;
-            self.must_advance |= claimed.more;
-        } else if !claimed.timers.is_empty() {
-            self.places.extend(behind);
         }
         if let Some(began) = self.began.take_if(|_| !self.must_advance) {
             self.took = now.saturating_duration_since(began);
@@ -253,10 +261,9 @@ mod tests {
         let start = groups.start();
         assert!(start.floor.is_none());
         groups.learn(start, &claimed(&["a/1", "x/1"], (100, true), &[("a", 20)]), limits(), now);
-        assert_eq!(
-            groups.passed["x"],
-            (at(100), 0),
-            "the next one may be behind what was in sight"
+        assert!(
+            !groups.passed.contains_key("x"),
+            "the next one may be behind what was in sight, where the next claim begins"
         );
         // The claims go on behind it, and take nothing of the group (GROUP-2).
         assert!(groups.is_hungry());
@@ -275,6 +282,29 @@ mod tests {
         groups.wakes(at(49), at(50));
         let starts = [groups.start(), groups.start(), groups.start()].map(|start| start.floor);
         assert!(starts.contains(&Some((at(200), 0))) && starts.contains(&Some((at(49), 0))));
+    }
+
+    /// A backlog of which each timer is a group by itself, as a flood of distinct keys, and one group that waits at its front.
+    #[test]
+    fn a_backlog_of_many_groups_is_not_remembered() {
+        let now = Instant::now();
+        let mut groups = Groups::default();
+        groups.wakes(at(9), at(10));
+        let mut sent = 0;
+        for claim in 1..=100_u64 {
+            let start = groups.start();
+            sent += groups.before(start).len();
+            let taken: Vec<String> = (0..500).map(|n| format!("{claim} {n}")).collect();
+            let taken: Vec<&str> = taken.iter().map(String::as_str).collect();
+            let passed: &[_] = if claim == 1 { &[("a", 20)] } else { &[] };
+            groups.learn(start, &claimed(&taken, (claim * 100, true), passed), limits(), now);
+            taken.iter().for_each(|group| assert!(!groups.has_ended(group)));
+            assert!(groups.is_hungry(), "the backlog goes on");
+        }
+        assert_eq!((groups.passed.len(), groups.places.len(), sent), (1, 0, 99));
+        // The next pass remembers nothing of the last one either.
+        groups.begin_anew(now);
+        assert!(groups.passed.is_empty() && groups.start().floor.is_none());
     }
 
     #[test]
