@@ -25,7 +25,9 @@ use crate::error::{Error, Result, StopReason};
 use crate::failure::Failure;
 use crate::handler::Tenure;
 use crate::sight;
-use crate::store::{Claim, Claimed, ClaimedTimer, Connection, Floor, HELD_BACK, Limits, RunId};
+use crate::store::{
+    Changed, Claim, Claimed, ClaimedTimer, Connection, Floor, HELD_BACK, Limits, RunId,
+};
 
 /// How often to look without a reason.
 const LOOK: Duration = Duration::from_secs(60);
@@ -668,15 +670,17 @@ impl Dispatcher<'_> {
         if shared.state().runs.is_empty() {
             return Ok(());
         }
-        self.extend_holds()?;
-        shared.wake_after(Cause::Extend, shared.settings.lease / 3);
-        if runs.is_empty() {
-            return Ok(());
-        }
         let sent = shared.scheduler.now();
-        let extended = self.connection()?.extend(&runs, shared.settings.lease)?;
+        let extended = match &runs[..] {
+            [] => Changed::default(),
+            runs => self.connection()?.extend(runs, shared.settings.lease)?,
+        };
+        // After the leases in the database, and before those that handlers see, so no hold ends before its lease (LIMIT-1).
+        let lost = self.extend_holds()?;
+        shared.wake_after(Cause::Extend, shared.settings.lease / 3);
         let changed: HashSet<i64> = extended.changed.into_iter().collect();
         let state = shared.state();
+        lost.iter().filter_map(|fence| state.runs.get(fence)).for_each(|held| held.tenure.end());
         for run in runs {
             match state.runs.get(&run.fence) {
                 Some(held) if in_transaction(held) => {} // it has started in the meantime
@@ -691,8 +695,9 @@ impl Dispatcher<'_> {
         Ok(())
     }
 
-    /// Extends what runs of kinds with limits hold, also that of cancelled ones, whose handlers go on (LIMIT-1).
-    fn extend_holds(&mut self) -> Result<()> {
+    /// Extends what runs of kinds with limits hold, also that of cancelled ones, whose handlers go on (LIMIT-1). Returns the fencing
+    /// numbers of those that hold nothing any more.
+    fn extend_holds(&mut self) -> Result<Vec<i64>> {
         let shared = self.shared;
         let has_limits = |held: &&Held| shared.kinds[held.kind].has_limits();
         let fences: Vec<i64> = {
@@ -700,14 +705,11 @@ impl Dispatcher<'_> {
             state.runs.values().filter(has_limits).map(|held| held.timer.fence).collect()
         };
         if fences.is_empty() {
-            return Ok(());
+            return Ok(fences);
         }
         let held = self.connection()?.hold(&fences, shared.settings.lease)?;
         let held: HashSet<i64> = held.into_iter().collect();
-        let state = shared.state();
-        let lost = fences.iter().filter(|fence| !held.contains(fence));
-        lost.filter_map(|fence| state.runs.get(fence)).for_each(|held| held.tenure.end());
-        Ok(())
+        Ok(fences.into_iter().filter(|fence| !held.contains(fence)).collect())
     }
 
     /// A handler has taken too long (LEASE-2).

@@ -30,11 +30,13 @@ use common::{PATIENCE, until};
 use databases::{Database, client};
 use tenants::{
     a_flood_leaves_the_others_on_time, a_group_that_floods_leaves_the_others_on_time,
-    a_hold_lasts_as_long_as_its_lease, a_kind_has_a_bound_of_its_own_in_a_process,
-    a_rate_holds_over_all_workers, a_run_whose_timer_is_gone_holds_its_group,
-    another_process_schedules_beside_a_drain, groups_run_one_at_a_time_and_in_order,
-    limits_hold_while_workers_are_killed, no_more_run_at_once_than_the_limit_of_all,
-    weights_share_the_claims, what_limits_cannot_be_is_said,
+    a_hold_does_not_end_before_its_lease, a_hold_lasts_as_long_as_its_lease,
+    a_kind_has_a_bound_of_its_own_in_a_process, a_rate_holds_over_all_workers,
+    a_run_whose_timer_is_gone_holds_its_group, another_process_schedules_beside_a_drain,
+    groups_run_one_at_a_time_and_in_order, limits_hold_while_workers_are_killed,
+    no_more_run_at_once_than_the_limit_of_all, outcomes_do_not_wait_for_holds_that_stay,
+    weights_share_the_claims, what_is_suspected_and_cannot_start_stays_suspected,
+    what_limits_cannot_be_is_said,
 };
 use tickwheel::{Precision, Scheduler};
 use tickwheel_durable::{
@@ -1357,6 +1359,9 @@ on_both! {
     a_run_whose_timer_is_gone_holds_its_group,
     what_limits_cannot_be_is_said,
     a_hold_lasts_as_long_as_its_lease,
+    outcomes_do_not_wait_for_holds_that_stay,
+    a_hold_does_not_end_before_its_lease,
+    what_is_suspected_and_cannot_start_stays_suspected,
     limits_hold_while_workers_are_killed,
     another_process_schedules_beside_a_drain,
 }

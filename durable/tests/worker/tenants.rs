@@ -406,6 +406,98 @@ pub(crate) fn a_hold_lasts_as_long_as_its_lease(database: &Database<'_>) {
     assert!(connection.hold(&[claimed[0].timer.fence], lease).expect("no error").is_empty());
 }
 
+/// The database refuses to let holds go. Outcomes do not wait for that, and the holds end with their leases.
+pub(crate) fn outcomes_do_not_wait_for_holds_that_stay(database: &Database<'_>) {
+    let timers = database.open();
+    database.execute(if database.is_sqlite() {
+        "CREATE TRIGGER stays BEFORE DELETE ON tickwheel_holds BEGIN SELECT RAISE(ABORT, 'it stays'); END"
+    } else {
+        "CREATE FUNCTION stays() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'it stays'; END $$;
+        CREATE TRIGGER stays BEFORE DELETE ON tickwheel_holds FOR EACH ROW EXECUTE FUNCTION stays()"
+    });
+    let (complain, complaints) = mpsc::channel();
+    let worker = timers.worker().handle("capped", |_| Ok(())).at_most_in_all(100);
+    let worker = start(worker.on_error(move |error| _ = complain.send(error.to_string())));
+    for n in 1..=4 {
+        timers.schedule(&NewTimer::new("capped", n.to_string(), NOW)).expect("scheduled");
+        until("its outcome is written", || worker.stats().done == n);
+    }
+    assert!(worker.stop(PATIENCE));
+    let complaints: Vec<_> = complaints.try_iter().collect();
+    assert!(complaints.len() == 1 && complaints[0].contains("it stays"), "{complaints:?}");
+}
+
+/// A hold is extended after the lease that it belongs to, so it does not end before.
+pub(crate) fn a_hold_does_not_end_before_its_lease(database: &Database<'_>) {
+    if database.is_sqlite() {
+        return; // its times are milliseconds, and often equal
+    }
+    let timers = database.open();
+    let (go, gone) = mpsc::channel::<()>();
+    let gone = Mutex::new(gone);
+    let worker = timers.worker().lease(Duration::from_millis(600)).handle("capped", move |_| {
+        _ = gone.lock().expect("no panic").recv();
+        Ok(())
+    });
+    let worker = start(worker.at_most_in_all(3));
+    timers.schedule(&NewTimer::new("capped", "1", NOW)).expect("scheduled");
+    until("it runs", || worker.stats().running == 1);
+    let both = "FROM tickwheel_timers t JOIN tickwheel_holds h USING (fence)";
+    let first = database.number(
+        "SELECT (extract(epoch FROM min(held_until)) * 1000000)::bigint FROM tickwheel_timers",
+    );
+    let later = format!("extract(epoch FROM t.held_until) * 1000000 > {first}");
+    until("the lease was extended", || {
+        database.number(&format!("SELECT count(*) {both} WHERE {later}")) == 1
+    });
+    let lasts =
+        || database.number(&format!("SELECT count(*) {both} WHERE h.until >= t.held_until")) == 1;
+    // Between the two, the hold ends first, and no handler knows of the new lease.
+    let lasting = (0..20).filter(|_| {
+        thread::sleep(Duration::from_millis(20)); // over several extensions
+        lasts()
+    });
+    let lasting = lasting.count();
+    assert!(lasting > 10, "{lasting} of 20");
+    go.send(()).expect("it listens");
+    assert!(worker.stop(PATIENCE));
+}
+
+/// A suspected timer that somebody holds when it is to start is not given back, so its next claim suspects it too.
+pub(crate) fn what_is_suspected_and_cannot_start_stays_suspected(database: &Database<'_>) {
+    let Database::Schema { .. } = database else { return }; // nothing there holds one timer
+    let timers = database.open();
+    let (go, gone) = mpsc::channel::<()>();
+    let gone = Mutex::new(gone);
+    let worker = timers.worker().lease(Duration::from_secs(1)).handle("mail", move |run| {
+        if run.key() == "long" {
+            _ = gone.lock().expect("no panic").recv();
+        }
+        Ok(())
+    });
+    let worker = start(worker);
+    timers.schedule(&NewTimer::new("mail", "long", NOW)).expect("scheduled");
+    until("it runs", || worker.stats().running == 1);
+    // The lease of a dead worker has ended.
+    database.execute(
+        "INSERT INTO tickwheel_timers (kind, key, due) VALUES ('mail', 'suspected', now() + interval '1 hour');
+        UPDATE tickwheel_timers SET state = 'running', fence = 1, owner = 'dead', held_until = now() WHERE key = 'suspected'",
+    );
+    until("it is taken over, and waits", || worker.stats().taken_over == 1);
+    let mut holds = client(&database.url());
+    let mut transaction = holds.transaction().expect("it begins");
+    transaction
+        .execute("SELECT FROM tickwheel_timers WHERE key = 'suspected' FOR UPDATE", &[])
+        .expect("it is held");
+    go.send(()).expect("it listens");
+    until("it could not start", || worker.stats().running == 0 || worker.stats().released > 0);
+    transaction.commit().expect("it ends");
+    until("both are done", || worker.stats().done == 2);
+    let stats = worker.stats();
+    assert_eq!((stats.taken_over, stats.released), (2, 0), "{stats:?}");
+    assert!(worker.stop(PATIENCE));
+}
+
 // ----- other processes -----------------------------------------------------------------------
 
 /// A database as another process may find it, used directly.
