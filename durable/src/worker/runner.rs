@@ -147,7 +147,7 @@ fn write_starts(shared: &Shared, mut jobs: Vec<Job>) -> Vec<Job> {
         let (current, late): (Vec<_>, _) =
             jobs.into_iter().partition(|job| job.tenure.is_current());
         jobs = current;
-        late.iter().for_each(|job| settle(shared, job, Then::Release));
+        late.iter().for_each(|job| give_back(shared, job));
         if jobs.is_empty() {
             return jobs;
         }
@@ -161,7 +161,7 @@ fn write_starts(shared: &Shared, mut jobs: Vec<Job>) -> Vec<Job> {
                     let is_started = started.changed.contains(&fence);
                     if started.busy.contains(&fence) {
                         // Somebody is about to change it. It is claimed again after that, and this thread is free for others.
-                        settle(shared, job, Then::Release);
+                        give_back(shared, job);
                     } else if !is_started {
                         lose(job);
                     }
@@ -183,8 +183,17 @@ fn write_starts(shared: &Shared, mut jobs: Vec<Job>) -> Vec<Job> {
             }
         }
     }
-    jobs.iter().for_each(|job| settle(shared, job, Then::Release));
+    jobs.iter().for_each(|job| give_back(shared, job));
     Vec::new()
+}
+
+/// Gives back a job whose start is not written. A suspected one is forgotten, so the next worker suspects it too (ATTEMPT-4).
+fn give_back(shared: &Shared, job: &Job) {
+    if job.is_suspected {
+        shared.forget(&mut shared.state(), job.timer.fence);
+    } else {
+        settle(shared, job, Then::Release);
+    }
 }
 
 /// Settles a run that has not started (LEASE-2).
@@ -311,6 +320,11 @@ pub(super) fn end(shared: &Shared, job: &Job, ended: Ended, took: Duration) {
     let is_mine = state.runs.get(&fence).is_some_and(|held| held.stage == Stage::Started);
     if is_mine && !matches!(ended, Ended::Committed(_) | Ended::Lost) {
         drop(state);
+        // Of a transaction, no start is written either.
+        let is_transactional = shared.kinds[job.kind].handler.is_transactional();
+        if matches!(ended, Ended::NotCalled) && is_transactional {
+            return give_back(shared, job);
+        }
         shared.tell_of_failure(&job.timer, &then);
         return settle(shared, job, then);
     }
@@ -354,7 +368,7 @@ fn expect_next(shared: &Shared, kind: usize, then: &Then) {
 
 /// Writes outcomes, all that have gathered at once.
 fn finisher(shared: &Arc<Shared>) {
-    let mut finisher = Finisher { shared, later: Vec::new() };
+    let mut finisher = Finisher { shared, later: Vec::new(), cannot_let_go: false };
     loop {
         let mut state = shared.state();
         while state.outcomes.is_empty() {
@@ -397,6 +411,8 @@ struct Finisher<'a> {
     shared: &'a Shared,
     /// Outcomes of timers that other transactions hold.
     later: Vec<Finish>,
+    /// The database has refused to let holds go, which was said.
+    cannot_let_go: bool,
 }
 
 impl Finisher<'_> {
@@ -433,9 +449,9 @@ impl Finisher<'_> {
         }
     }
 
-    /// Lets go what runs have held that are gone (LIMIT-1). If it cannot, it tries again, but for a worker that stops: the holds end
-    /// with their leases then.
-    fn let_go(&self, holds: Vec<Hold>) {
+    /// Lets go what runs have held that are gone (LIMIT-1). If the database cannot be reached, it tries again, but for a worker that
+    /// stops. If the database refuses, outcomes do not wait for that. The holds end with their leases then.
+    fn let_go(&mut self, holds: Vec<Hold>) {
         if holds.is_empty() {
             return;
         }
@@ -443,15 +459,25 @@ impl Finisher<'_> {
         let fences: Vec<i64> = holds.iter().map(|hold| hold.fence).collect();
         loop {
             let done = shared.timers.lend(Purpose::Worker, |connection| connection.let_go(&fences));
-            let Err(error) = done else {
-                shared.has_worked(Part::Finisher);
-                break;
-            };
-            shared.has_failed(Part::Finisher, &error);
-            if !shared.await_turn(Part::Finisher) {
-                return;
+            match done {
+                Ok(()) => break,
+                Err(error) if error.is_of_the_connection() || matches!(error, Error::Busy) => {
+                    shared.has_failed(Part::Finisher, &error);
+                    if !shared.await_turn(Part::Finisher) {
+                        return;
+                    }
+                }
+                Err(error) => {
+                    // Once, and not for each batch.
+                    if !std::mem::replace(&mut self.cannot_let_go, true) {
+                        shared.report(&error);
+                    }
+                    return;
+                }
             }
         }
+        self.cannot_let_go = false;
+        shared.has_worked(Part::Finisher);
         shared.state().freed.extend(holds.into_iter().map(|hold| (hold.kind, hold.group)));
         _ = shared.causes.insert(Cause::Freed, (), Duration::ZERO);
     }
