@@ -4,8 +4,10 @@
 //! over. So the dispatcher remembers for each kind the last timer that it has claimed, the floor, and begins behind it.
 //!
 //! - FLOOR-1 A floor stands for [`FLOOR`], or for ten times as long as the claim took that had none. Then the kind is
-//!   claimed from its beginning. So what comes to stand below a floor, because its lock is gone or its transaction has
+//!   looked at and claimed from its beginning. So what comes to stand below a floor, because its lock is gone or its transaction has
 //!   taken long, waits no longer than that.
+//!   One look at the first timer tells whether there is something to claim. If a claim does not get it, somebody has locked it, and
+//!   another look follows each [`AFTER_OTHERS`] until it is claimed or gone.
 //! - FLOOR-2 A floor is always [`LAG`] before the database's time, so that a transaction which commits within that is not below it.
 //! - FLOOR-3 The dispatcher lowers a floor to each earlier time of which it hears, and drops all floors when it does not
 //!   know what it has missed.
@@ -56,6 +58,9 @@ const LIVES: Duration = Duration::from_secs(150);
 /// How often the list is renewed or read, at least and at most.
 const RENEWED: (Duration, Duration) = (Duration::from_secs(45), Duration::from_millis(250));
 
+/// When a kind with limits is claimed again whose claim the database has refused.
+const REFUSED: Duration = Duration::from_secs(5);
+
 /// For how long a kind is not claimed from its beginning, at least (FLOOR-1).
 const FLOOR: Duration = Duration::from_secs(1);
 
@@ -76,6 +81,8 @@ struct Dispatcher<'a> {
     groups: BTreeMap<usize, Groups>,
     /// Kinds of which the limits hold back what is due.
     held_back: HashSet<usize>,
+    /// Kinds of which the database has refused the last claim, which was said.
+    refused: HashSet<usize>,
     must_look: bool,
     must_poll: bool,
     must_extend: bool,
@@ -83,8 +90,10 @@ struct Dispatcher<'a> {
     /// Whose turn it is, and when the list of those that live was renewed last, if this worker is on it.
     turns: Turns,
     attended: Option<Instant>,
-    /// For each kind that is to be checked: until when the worker whose turn it was should have claimed.
+    /// For each kind that is to be checked: until when what wakes should have been claimed.
     checks: BTreeMap<usize, SystemTime>,
+    /// Of these, the kinds that were left to another worker. After a check, those of which it has found something.
+    was_left: HashSet<usize>,
 }
 
 pub(super) fn start(shared: &Arc<Shared>, connection: Option<Box<dyn Connection>>) -> Result<()> {
@@ -102,6 +111,7 @@ pub(super) fn start(shared: &Arc<Shared>, connection: Option<Box<dyn Connection>
                 .map(|kind| (kind, Groups::default()))
                 .collect(),
             held_back: HashSet::new(),
+            refused: HashSet::new(),
             must_look: true,
             must_poll: shared.poll().is_some(),
             must_extend: false,
@@ -112,6 +122,7 @@ pub(super) fn start(shared: &Arc<Shared>, connection: Option<Box<dyn Connection>
             ),
             attended: None,
             checks: BTreeMap::new(),
+            was_left: HashSet::new(),
         };
         let end = End(shared);
         dispatcher.run();
@@ -195,8 +206,8 @@ impl Dispatcher<'_> {
             Cause::Due(kind, wake) => self.comes(kind, from_micros(wake)),
             Cause::Mine(kind, wake) => self.wakes(kind, from_micros(wake)),
             Cause::Check(kind, end) => {
-                let end = from_micros(end);
-                self.checks.entry(kind).and_modify(|until| *until = end.max(*until)).or_insert(end);
+                self.was_left.insert(kind);
+                self.must_check(kind, from_micros(end));
             }
             Cause::More(kind, until) => self.hears_of_more(kind, from_micros(until)),
             Cause::Attend => self.must_attend = true,
@@ -206,6 +217,8 @@ impl Dispatcher<'_> {
                 self.floors[kind] = None;
                 let now = self.shared.scheduler.now();
                 self.groups.get_mut(&kind).into_iter().for_each(|groups| groups.begin_anew(now));
+                let until = self.shared.clock().latest_time(now);
+                self.must_check(kind, until);
                 self.is_hungry(kind);
             }
             Cause::HeldBack(kind) => self.may_pass(kind),
@@ -215,6 +228,10 @@ impl Dispatcher<'_> {
             Cause::Limit(fence) => self.end_of_time(fence),
             Cause::Room | Cause::Full | Cause::NotAlone | Cause::Again | Cause::Stop => {}
         }
+    }
+
+    fn must_check(&mut self, kind: usize, end: SystemTime) {
+        self.checks.entry(kind).and_modify(|until| *until = end.max(*until)).or_insert(end);
     }
 
     /// A timer of this kind wakes at this time, of which all workers know. It is claimed if it is this worker's turn.
@@ -321,13 +338,36 @@ impl Dispatcher<'_> {
         }
         self.check()?;
         let Some(kind) = self.next_to_claim()? else { return Ok(false) };
-        let claimed = self.claim(kind, self.room(kind));
+        let claimed = match self.claim(kind, self.room(kind)) {
+            Err(error @ Error::Refused(_)) if self.shared.kinds[kind].has_limits() => {
+                self.is_refused(kind, &error);
+                Ok(true)
+            }
+            claimed => {
+                self.refused.remove(&kind);
+                claimed
+            }
+        };
         if !matches!(claimed, Ok(false)) {
             self.is_hungry(kind);
         }
         claimed?;
         // Causes come in between two claims, so that what wakes waits for one claim, and not for one of each kind.
         Ok(self.to_claim.iter().any(|kind| self.may_claim(*kind)))
+    }
+
+    /// The database refuses claims of a kind with limits, perhaps for want of rights. Others go on, and this one is told of once.
+    fn is_refused(&mut self, kind: usize, error: &Error) {
+        let shared = self.shared;
+        self.groups.get_mut(&kind).into_iter().for_each(|of| of.begin_anew(shared.scheduler.now()));
+        self.held_back.insert(kind);
+        _ = shared.causes.insert(Cause::HeldBack(kind), (), REFUSED);
+        shared.count_error();
+        if self.refused.insert(kind) {
+            let name = &shared.kinds[kind].name;
+            let text = format!("no timers of the kind {name:?} are claimed: {error}");
+            shared.tell(&Error::Refused(text.into()));
+        }
     }
 
     fn may_claim(&self, kind: usize) -> bool {
@@ -346,8 +386,9 @@ impl Dispatcher<'_> {
             return Ok(None);
         }
         let place = self.to_claim.iter().position(|kind| self.may_claim(*kind));
-        let full: Vec<_> =
-            self.to_claim.iter().take(place.unwrap_or(usize::MAX)).copied().collect();
+        let before = self.to_claim.iter().take(place.unwrap_or(usize::MAX)).copied();
+        // What limits hold back, others have no room for either.
+        let full: Vec<_> = before.filter(|kind| !self.held_back.contains(kind)).collect();
         for kind in full {
             let woken = self.woken.get(&kind).and_then(|wakes| wakes.first().copied());
             self.fills(kind, woken.or_else(|| self.turns.waits(kind)))?;
@@ -474,10 +515,14 @@ impl Dispatcher<'_> {
             return Ok(());
         }
         let (shared, checks) = (self.shared, std::mem::take(&mut self.checks));
-        let kinds: Vec<_> = checks
-            .keys()
-            .map(|kind| (shared.kinds[*kind].name.as_str(), self.floors[*kind]))
-            .collect();
+        let was_left = std::mem::take(&mut self.was_left);
+        // What waits for its group is before where the groups begin, and no worker has left it to another.
+        let floor = |kind: &usize| match self.groups.get(kind) {
+            Some(groups) => groups.floor(),
+            None => self.floors[*kind],
+        };
+        let kinds: Vec<_> =
+            checks.keys().map(|kind| (shared.kinds[*kind].name.as_str(), floor(kind))).collect();
         let sent = shared.scheduler.now();
         let look = self.connection()?.look_above(&kinds, Duration::ZERO, 1)?;
         count(&shared.counters.looks, 1);
@@ -487,7 +532,7 @@ impl Dispatcher<'_> {
             let (kind, until) = checks[position];
             if wake <= until {
                 self.wakes(kind, wake);
-                self.must_attend = true; // that worker may have died
+                self.was_left.extend(was_left.get(&kind));
             }
         }
         Ok(())
@@ -558,10 +603,15 @@ impl Dispatcher<'_> {
             self.held_back.insert(kind);
             let again = shared.clock().instant(again);
             let delay = again.saturating_duration_since(shared.scheduler.now());
+            // Not all workers at the same moment, of which one would get what there is.
+            let bits = RandomState::new().hash_one(()) as u8;
+            let delay = delay + delay * u32::from(bits) / 1024;
             _ = shared.causes.insert(Cause::HeldBack(kind), (), delay);
         }
+        let was_left = self.was_left.remove(&kind);
         if !claimed.timers.is_empty() {
             self.shares.has_claimed(kind, shared.scheduler.now());
+            self.must_attend |= was_left; // the worker that should have claimed it may have died
         }
         if let Some(start) = start {
             self.learn_of_groups(kind, start, &claimed);
@@ -575,7 +625,8 @@ impl Dispatcher<'_> {
         let is_hungry = self.groups.get(&kind).map_or(claimed.more, Groups::is_hungry);
         let last = claimed.timers.last().map(|last| last.woke);
         self.queue(kind, claimed.timers, sent + shared.settings.lease);
-        self.fills(kind, last.filter(|_| claimed.more))?;
+        let is_full = claimed.more && claimed.held_back.is_none();
+        self.fills(kind, last.filter(|_| is_full))?;
         if next.is_some() && self.turns.has_others(kind) {
             // They need not know of it either.
             self.tell_of_more(kind, false, claimed.now + HORIZON)?;

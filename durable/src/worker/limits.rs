@@ -131,6 +131,11 @@ impl Groups {
         (!self.passed.is_empty()).then(|| floor.max(self.took * 10))
     }
 
+    /// Returns where the first claim of all that is to be claimed begins.
+    pub(super) fn floor(&self) -> Option<Floor> {
+        self.frontier.map(|frontier| self.places.first().map_or(frontier, |of| frontier.min(*of)))
+    }
+
     pub(super) fn is_hungry(&self) -> bool {
         self.must_advance || !self.places.is_empty()
     }

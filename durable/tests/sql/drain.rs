@@ -393,3 +393,31 @@ pub(crate) fn no_statement_reads_the_whole_table(database: &Database<'_>) {
         assert!(pages > 0 && pages <= *most, "{name}: {pages} pages");
     }
 }
+
+/// Somebody locks a timer until long after it is due. It runs soon after that, and does not wait for a look without a reason.
+pub(crate) fn what_was_locked_for_long_comes_soon(database: &Database<'_>) {
+    let timers = database.open();
+    let (tell, told) = mpsc::channel();
+    let worker = timers.worker().handle("mail", move |run| Ok(tell.send(run.key().to_owned())?));
+    let worker = worker.start(&Scheduler::new()).expect("it starts");
+    let batch =
+        ["1", "2", "locked"].map(|key| NewTimer::new("mail", key, Duration::from_millis(300)));
+    timers.schedule_all(&batch).expect("scheduled");
+    let let_go =
+        database.begin("BEGIN; SELECT * FROM tickwheel_timers WHERE key = 'locked' FOR UPDATE");
+    let mut others: Vec<_> =
+        (0..2).map(|_| told.recv_timeout(PATIENCE).expect("it runs")).collect();
+    others.sort();
+    assert_eq!(others, ["1", "2"]);
+    thread::sleep(Duration::from_millis(3500)); // the lock, in real time
+    let looks = worker.stats().looks;
+    assert!(looks < 20, "{looks} looks");
+    let_go();
+    assert_eq!(told.recv_timeout(Duration::from_secs(10)).expect("a look was near"), "locked");
+    until("it is done", || worker.stats().done == 3);
+    let looks = || worker.stats().looks + worker.stats().claims;
+    let before = looks();
+    thread::sleep(Duration::from_millis(3500)); // nothing is due, so the looks end
+    assert!(looks() - before <= 4, "{before}, {}", looks());
+    assert!(worker.stop(PATIENCE));
+}

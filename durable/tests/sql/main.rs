@@ -57,6 +57,7 @@ const CHECKS: &[Check] = &[
         drain::what_was_held_below_the_floor_is_not_missed,
     ),
     ("a_floor_leaves_out_what_is_below_it_alone", drain::a_floor_leaves_out_what_is_below_it_alone),
+    ("what_was_locked_for_long_comes_soon", drain::what_was_locked_for_long_comes_soon),
     ("no_statement_reads_the_whole_table", drain::no_statement_reads_the_whole_table),
     ("two_phases_work_without_notices", notices::two_phases_work_without_notices),
     ("another_way_than_the_three_is_refused", notices::another_way_than_the_three_is_refused),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tickwheel::Scheduler;
 use tickwheel_durable::{Error, Existing, NewTimer, Table, Timers, postgres::within};
 
-use super::common::PATIENCE;
+use super::common::{PATIENCE, until};
 use super::databases::{Database, client};
 use super::server::new_name;
 
@@ -201,6 +201,32 @@ pub(crate) fn roles_have_what_they_need_and_no_more(database: &Database<'_>) {
     assert!(worker.stop(PATIENCE));
     let complaints: Vec<_> = complaints.try_iter().collect();
     assert!(complaints.len() == 1 && complaints[0].contains("`The roles`"), "{complaints:?}");
+    // The same for limits: one kind is not claimed, which is said once and with its name, and others go on.
+    owner
+        .batch_execute(&format!("REVOKE ALL ON {name}.tickwheel_limits FROM {works}; GRANT ALL ON {name}.tickwheel_workers TO {works}"))
+        .expect("revoked");
+    let ((tell, told), (complain, complaints)) = (mpsc::channel(), mpsc::channel());
+    let worker = timers.worker().handle("capped", |_| Ok(())).at_most_in_all(2);
+    let worker = worker.handle("mail", move |run| Ok(tell.send(run.key().to_owned())?));
+    let (recover, recovered) = mpsc::channel();
+    let worker = worker.on_error(move |error| _ = complain.send(error.to_string()));
+    let worker = worker.on_recovery(move |after| _ = recover.send(after));
+    let worker = worker.start(Scheduler::global()).expect("it starts");
+    other
+        .batch_execute(
+            "SELECT tickwheel_schedule('capped', '1'); SELECT tickwheel_schedule('mail', '5')",
+        )
+        .expect("scheduled");
+    while told.recv_timeout(PATIENCE).expect("it runs") != "5" {}
+    let first = complaints.recv_timeout(PATIENCE).expect("it is said");
+    assert!(first.contains("\"capped\"") && first.contains("permission denied"), "{first}");
+    std::thread::sleep(Duration::from_secs(1)); // in which it was said again and again
+    assert!(complaints.try_recv().is_err() && recovered.try_recv().is_err());
+    owner
+        .batch_execute(&format!("GRANT ALL ON {name}.tickwheel_limits TO {works}"))
+        .expect("granted");
+    until("it is claimed again", || worker.stats().done == 2);
+    assert!(worker.stop(PATIENCE));
     drop((worker, timers, other));
     let drops = [&migrates, &works, &schedules]
         .map(|role| format!("DROP OWNED BY {role} CASCADE; DROP ROLE {role};"));
