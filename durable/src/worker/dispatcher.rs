@@ -603,9 +603,14 @@ impl Dispatcher<'_> {
             self.held_back.insert(kind);
             let again = shared.clock().instant(again);
             let delay = again.saturating_duration_since(shared.scheduler.now());
-            // Not all workers at the same moment, of which one would get what there is.
+            // Not all workers at the same moment, of which one would get what there is. As many starts as there are workers gather in a
+            // bucket that has room for them, and one claim takes them.
             let bits = RandomState::new().hash_one(()) as u8;
             let delay = delay + delay * u32::from(bits) / 1024;
+            let others = u32::try_from(self.turns.others(kind)).unwrap_or(u32::MAX);
+            let gathers = limits.rate.is_some_and(|(starts, _)| starts / 4 > others);
+            let gathered = (delay * if gathers { others + 1 } else { 1 }).min(HELD_BACK);
+            let delay = delay.max(gathered);
             _ = shared.causes.insert(Cause::HeldBack(kind), (), delay);
         }
         let was_left = self.was_left.remove(&kind);

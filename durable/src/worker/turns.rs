@@ -104,7 +104,12 @@ impl Turns {
 
     /// Returns true if another worker has this kind (TURN-4).
     pub(super) fn has_others(&self, kind: usize) -> bool {
-        !self.kinds[kind].others.is_empty()
+        self.others(kind) > 0
+    }
+
+    /// Returns how many other workers have this kind.
+    pub(super) fn others(&self, kind: usize) -> usize {
+        self.kinds[kind].others.len()
     }
 
     /// Returns what this worker does with a timer that wakes at this time of the database.

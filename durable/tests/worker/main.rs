@@ -36,7 +36,8 @@ use tenants::{
     groups_run_one_at_a_time_and_in_order, limits_hold_while_workers_are_killed,
     no_more_run_at_once_than_the_limit_of_all, outcomes_do_not_wait_for_holds_that_stay,
     weights_share_the_claims, what_is_suspected_and_cannot_start_stays_suspected,
-    what_limits_cannot_be_is_said,
+    what_limits_cannot_be_is_said, what_limits_hold_back_calls_for_no_help,
+    what_waits_for_its_group_is_not_checked,
 };
 use tickwheel::{Precision, Scheduler};
 use tickwheel_durable::{
@@ -1360,6 +1361,8 @@ on_both! {
     what_limits_cannot_be_is_said,
     a_hold_lasts_as_long_as_its_lease,
     outcomes_do_not_wait_for_holds_that_stay,
+    what_limits_hold_back_calls_for_no_help,
+    what_waits_for_its_group_is_not_checked,
     a_hold_does_not_end_before_its_lease,
     what_is_suspected_and_cannot_start_stays_suspected,
     limits_hold_while_workers_are_killed,

@@ -13,7 +13,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tickwheel::Scheduler;
 use tickwheel_durable::{
-    Claim, Error, Limits, NewTimer, Retry, Store, Timers, Worker, WorkerBuilder, postgres, sqlite,
+    Claim, Error, Limits, NewTimer, Retry, Store, Timers, Worker, WorkerBuilder, WorkerStats,
+    postgres, sqlite,
 };
 
 use super::common::{self, PATIENCE, Random, until};
@@ -228,6 +229,57 @@ pub(crate) fn a_rate_holds_over_all_workers(database: &Database<'_>) {
     let claims: u64 = workers.iter().map(|worker| worker.stats().claims).sum();
     println!("70 runs, 20 each half second: {took:?}, {claims} claims");
     assert!(claims < 1000, "{claims} claims");
+    workers.iter().for_each(|worker| assert!(worker.stop(PATIENCE)));
+}
+
+/// What a rate holds back, no worker calls others for. So four workers claim little more often than one.
+pub(crate) fn what_limits_hold_back_calls_for_no_help(database: &Database<'_>) {
+    if database.is_sqlite() {
+        return; // its workers have no turns
+    }
+    put_tables(database);
+    put(database, "paced", "", 150);
+    let workers: Vec<_> = (0..4)
+        .map(|_| {
+            let worker = database.open().worker().handle("paced", |_| Ok(()));
+            start(worker.rate(25, Duration::from_millis(500)))
+        })
+        .collect();
+    let sum = |of: fn(&WorkerStats) -> u64| workers.iter().map(|one| of(&one.stats())).sum::<u64>();
+    until("all have run", || sum(|stats| stats.done) == 150);
+    let claims = sum(|stats| stats.claims);
+    say(&format!("150 runs with a rate, four workers: {claims} claims"));
+    assert!(claims < 380, "{claims} claims");
+    workers.iter().for_each(|worker| assert!(worker.stop(PATIENCE)));
+}
+
+/// A group is held for long. The checks of those who leave timers to others do not find what waits for it.
+pub(crate) fn what_waits_for_its_group_is_not_checked(database: &Database<'_>) {
+    if database.is_sqlite() {
+        return; // its workers have no turns
+    }
+    let timers = database.open();
+    put(database, "serial", "big/", 2);
+    let workers: Vec<_> = (0..3)
+        .map(|_| {
+            let worker = database.open().worker().handle("serial", move |run| {
+                if run.key() == "big/1" {
+                    thread::sleep(Duration::from_secs(3)); // the work
+                }
+                Ok(())
+            });
+            start(worker.serial_by('/'))
+        })
+        .collect();
+    let sum = |of: fn(&WorkerStats) -> u64| workers.iter().map(|one| of(&one.stats())).sum::<u64>();
+    until("it runs", || sum(|stats| stats.running) == 1);
+    let first = SystemTime::now() + Duration::from_millis(200);
+    let others = (0..120).map(|n| NewTimer::new("serial", n.to_string(), first + GAP * n));
+    timers.schedule_all(&others.collect::<Vec<_>>()).expect("scheduled");
+    until("all have run", || sum(|stats| stats.done) == 122);
+    let claims = sum(|stats| stats.claims);
+    say(&format!("122 runs beside a group that is held, three workers: {claims} claims"));
+    assert!(claims < 1500, "{claims} claims");
     workers.iter().for_each(|worker| assert!(worker.stop(PATIENCE)));
 }
 
