@@ -201,7 +201,20 @@ pub(crate) fn roles_have_what_they_need_and_no_more(database: &Database<'_>) {
     assert!(worker.stop(PATIENCE));
     let complaints: Vec<_> = complaints.try_iter().collect();
     assert!(complaints.len() == 1 && complaints[0].contains("`The roles`"), "{complaints:?}");
-    // The same for limits: one kind is not claimed, which is said once and with its name, and others go on.
+    a_kind_without_rights_is_said_once(&timers, &mut owner, &mut other, [name, &works]);
+    drop((worker, timers, other));
+    let drops = [&migrates, &works, &schedules]
+        .map(|role| format!("DROP OWNED BY {role} CASCADE; DROP ROLE {role};"));
+    owner.batch_execute(&drops.concat()).expect("they are gone");
+}
+
+/// One kind has limits, and the role no rights on their table. It is not claimed, which is said once and with its name, and others go on.
+fn a_kind_without_rights_is_said_once(
+    timers: &Timers,
+    owner: &mut ::postgres::Client,
+    other: &mut ::postgres::Client,
+    [name, works]: [&String; 2],
+) {
     owner
         .batch_execute(&format!("REVOKE ALL ON {name}.tickwheel_limits FROM {works}; GRANT ALL ON {name}.tickwheel_workers TO {works}"))
         .expect("revoked");
@@ -227,8 +240,4 @@ pub(crate) fn roles_have_what_they_need_and_no_more(database: &Database<'_>) {
         .expect("granted");
     until("it is claimed again", || worker.stats().done == 2);
     assert!(worker.stop(PATIENCE));
-    drop((worker, timers, other));
-    let drops = [&migrates, &works, &schedules]
-        .map(|role| format!("DROP OWNED BY {role} CASCADE; DROP ROLE {role};"));
-    owner.batch_execute(&drops.concat()).expect("they are gone");
 }
