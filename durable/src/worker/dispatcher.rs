@@ -217,8 +217,7 @@ impl Dispatcher<'_> {
                 self.floors[kind] = None;
                 let now = self.shared.scheduler.now();
                 self.groups.get_mut(&kind).into_iter().for_each(|groups| groups.begin_anew(now));
-                let until = self.shared.clock().latest_time(now);
-                self.must_check(kind, until);
+                self.must_check(kind, SystemTime::UNIX_EPOCH);
                 self.is_hungry(kind);
             }
             Cause::HeldBack(kind) => self.may_pass(kind),
@@ -530,9 +529,11 @@ impl Dispatcher<'_> {
         let checks: Vec<_> = checks.into_iter().collect();
         for (position, wake) in look.wakes {
             let (kind, until) = checks[position];
-            if wake <= until {
+            if wake <= until || Turns::is_late(wake, look.now) {
                 self.wakes(kind, wake);
                 self.was_left.extend(was_left.get(&kind));
+            } else if wake <= look.now && !was_left.contains(&kind) {
+                self.comes(kind, wake); // it may be the turn of another
             }
         }
         Ok(())
