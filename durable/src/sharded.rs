@@ -86,7 +86,13 @@ pub(crate) fn all<T>(answers: impl IntoIterator<Item = Result<T>>) -> Result<Vec
     for answer in answers {
         match answer {
             Ok(answer) => done.push(answer),
-            Err(Error::Shards(of)) => failed.extend(of),
+            Err(Error::Shards(of)) => {
+                // A store that was asked twice is named once.
+                let is_named =
+                    |one: &ShardError| failed.iter().any(|of: &ShardError| of.shard == one.shard);
+                let new: Vec<_> = of.into_iter().filter(|one| !is_named(one)).collect();
+                failed.extend(new);
+            }
             Err(error) => return Err(error),
         }
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use crate::asynchronous::AsyncTimers;
 use crate::connections::{Connections, Limits, answer, send, threads_for, where_it_may_wait};
 use crate::error::{Error, Result};
-use crate::sharded::{self, Place, Prepare, Prepared, all, merged, part_of, summed};
+use crate::sharded::{self, Place, Prepare, Prepared, ShardError, all, merged, part_of, summed};
 use crate::sight;
 use crate::store::{Connection, Existing, Purpose, Store};
 use crate::timer::{Filter, KindCounts, NewTimer, Scheduled, State, Timer, When};
@@ -335,8 +335,9 @@ impl Timers {
     /// # Errors
     ///
     /// As [`schedule`](Timers::schedule). Then none of them is scheduled. With several stores, those of the stores are not scheduled
-    /// that [`Error::Shards`] names, and the others are. Which these are, [`home`](Timers::home) tells. To schedule all again
-    /// replaces them.
+    /// that [`Error::Shards`] names, and the others are. Which these are, [`home`](Timers::home) tells. With
+    /// [`search_all`](OpenOptions::search_all), those are not scheduled either that such a store had to be asked for. To schedule all
+    /// again replaces them.
     pub fn schedule_all(&self, timers: &[NewTimer]) -> Result<Vec<Scheduled>> {
         if let [one] = &self.shared.all[..] {
             return Ok(one
@@ -348,8 +349,10 @@ impl Timers {
         timers.iter().try_for_each(NewTimer::check)?;
         let mut parts: Vec<(Vec<usize>, Vec<NewTimer>)> =
             vec![Default::default(); self.shared.all.len()];
+        let mut failed = Vec::new();
         for (index, timer) in timers.iter().enumerate() {
-            let part = &mut parts[self.store_of(&timer.kind, &timer.key)?.number()];
+            let Some(store) = self.search(&timer.kind, &timer.key, &mut failed)? else { continue };
+            let part = &mut parts[store.number()];
             part.0.push(index);
             part.1.push(timer.clone());
         }
@@ -361,7 +364,8 @@ impl Timers {
             let parts = Arc::clone(&parts);
             move |store| store.schedule(parts[store.number()].clone(), Existing::Replace)
         });
-        let scheduled = all(scheduled)?.into_iter().flatten();
+        let scheduled = all(scheduled.into_iter().chain([Err(Error::Shards(failed))]))?;
+        let scheduled = scheduled.into_iter().flatten();
         let mut in_order: Vec<_> = places.into_iter().flatten().zip(scheduled).collect();
         in_order.sort_unstable_by_key(|(place, _)| *place);
         Ok(in_order.into_iter().filter_map(|(_, scheduled)| scheduled).collect())
@@ -473,27 +477,48 @@ impl Timers {
         self.shared.all.iter().for_each(|store| store.tell(kind));
     }
 
-    /// Returns the store that has a timer, or its home (HOME-2).
     fn store_of(&self, kind: &str, key: &str) -> Result<&Opened> {
+        let mut failed = Vec::new();
+        self.search(kind, key, &mut failed)?.ok_or(Error::Shards(failed))
+    }
+
+    /// Returns the store that has a timer, or its home (HOME-2). `None`: a store that has failed would have to be asked. It is asked
+    /// once for many timers, because each time may take as long as an attempt to connect.
+    fn search(
+        &self,
+        kind: &str,
+        key: &str,
+        failed: &mut Vec<ShardError>,
+    ) -> Result<Option<&Opened>> {
         let home = &self.shared.all[self.home(kind, key)];
         if self.shared.searches_all {
             let others = self.shared.all.iter().filter(|other| !Arc::ptr_eq(other, home));
             for store in [home].into_iter().chain(others) {
-                if store.get(kind, key)?.is_some() {
-                    return Ok(store);
+                if failed.iter().any(|one| one.shard == store.number()) {
+                    return Ok(None);
+                }
+                match store.get(kind, key) {
+                    Ok(Some(_)) => return Ok(Some(store)),
+                    Ok(None) => {}
+                    Err(Error::Shards(of)) => {
+                        failed.extend(of);
+                        return Ok(None);
+                    }
+                    Err(error) => return Err(error),
                 }
             }
         }
-        Ok(home)
+        Ok(Some(home))
     }
 
     pub(crate) fn stores(&self) -> &[Arc<Opened>] {
         &self.shared.all
     }
 
-    /// Returns the threads for a call by this kind and key, or for one over all stores.
+    /// Returns the threads for a call by this kind and key, or for one over all stores. A search begins at the home too, so one
+    /// that is answered there waits for no other store.
     pub(crate) fn threads_of(&self, name: Option<(&str, &str)>) -> (&ScheduledThreadPool, Limits) {
-        let (stores, name) = (&*self.shared, name.filter(|_| !self.shared.searches_all));
+        let stores = &*self.shared;
         let home = &stores.all[name.map_or(0, |(kind, key)| self.home(kind, key))].connections;
         (if name.is_some() { home.threads() } else { &stores.threads }, home.limits())
     }

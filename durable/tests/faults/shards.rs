@@ -21,11 +21,15 @@ const KILLED: usize = 1;
 
 type Check = (&'static str, fn(&[Server; 3]));
 
-const CHECKS: [Check; 6] = [
+const CHECKS: [Check; 7] = [
     ("homes_in_sql_are_the_same", homes_in_sql_are_the_same),
     ("each_timer_is_on_one_server_and_found_by_its_key", each_timer_is_on_one_server),
     ("lists_and_counts_have_each_timer_once", lists_and_counts_have_each_timer_once),
     ("a_timer_elsewhere_is_found_where_it_is", a_timer_elsewhere_is_found_where_it_is),
+    (
+        "a_search_waits_for_no_store_that_it_need_not_ask",
+        a_search_waits_for_no_store_that_it_need_not_ask,
+    ),
     ("a_transaction_is_that_of_the_timers_server", a_transaction_is_that_of_the_timers_server),
     ("a_server_that_is_killed_holds_up_no_other", a_server_that_is_killed_holds_up_no_other),
 ];
@@ -217,6 +221,48 @@ fn a_timer_elsewhere_is_found_where_it_is(servers: &[Server; 3]) {
         assert_eq!(timers.get("mail", &key).expect("no error").expect("it is there").shard, 2);
     }
     assert_eq!(timers.list(&Filter::new()).expect("a list").len(), 30);
+}
+
+fn a_search_waits_for_no_store_that_it_need_not_ask(servers: &[Server; 3]) {
+    let databases = schemas(servers);
+    let options = OpenOptions::new().max_connections(3).acquire_timeout(Duration::from_secs(1));
+    let timers = options.search_all().sharded(addresses(&databases)).expect("it opens");
+    let keys = [0, 1].map(|shard| key_at(&timers, "mail", shard, 1));
+    timers.schedule_all(&keys.clone().map(|key| NewTimer::new("mail", key, HOUR))).expect("done");
+    let mut holder = client(&databases[1].url());
+    let mut held = holder.transaction().expect("it begins");
+    held.batch_execute("LOCK TABLE tickwheel_timers").expect("it is held");
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build();
+    let runtime = runtime.expect("a runtime");
+    let of_held = || {
+        let (calls, key) = (timers.asynchronous(), keys[1].clone());
+        runtime.spawn(async move { calls.get("mail", &key).await })
+    };
+    let stuck: Vec<_> = (0..6).map(|_| of_held()).collect();
+    let waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted";
+    until("as many wait as may", || databases[1].number(waiting) == 3);
+    let found = runtime.block_on(timers.asynchronous().get("mail", &keys[0]));
+    assert!(found.expect("it is at its home, which is not held").is_some());
+    held.rollback().expect("it ends");
+    stuck.into_iter().for_each(|call| drop(runtime.block_on(call)));
+
+    // One that is away keeps nothing from being scheduled that need not be looked for there.
+    let away = "postgres://me@%2Fnowhere/timers".to_owned();
+    let timers = OpenOptions::new().search_all().sharded([databases[0].address(), away]);
+    let timers = timers.expect("it opens");
+    let known: Vec<_> = (0..40).map(|seed| key_at(&timers, "known", 0, seed)).collect();
+    let all = |text: &'static str| -> Vec<_> {
+        let of = |key: &String| NewTimer::new("known", key.clone(), HOUR).payload(text);
+        known.iter().map(of).collect()
+    };
+    timers.shards()[0].schedule_all(&all("before")).expect("scheduled");
+    let mut both = all("after");
+    both.insert(7, NewTimer::new("known", key_at(&timers, "known", 1, 99), HOUR));
+    both.insert(9, NewTimer::new("known", key_at(&timers, "known", 0, 99), HOUR));
+    assert_eq!(failed(timers.schedule_all(&both)), [1]);
+    let there = timers.shards()[0].list(&Filter::new().kind("known")).expect("a list");
+    assert_eq!(there.len(), known.len());
+    assert!(there.iter().all(|timer| timer.payload == b"after"), "{there:?}");
 }
 
 fn a_transaction_is_that_of_the_timers_server(servers: &[Server; 3]) {
