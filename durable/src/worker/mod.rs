@@ -22,7 +22,7 @@ use crate::error::{Error, Result, StopReason};
 use crate::failure::{Failure, HandlerResult, Retry};
 use crate::handler::{Handler, Run};
 use crate::store::{AnyTransaction, Limits, Notices, Store, TransactionType};
-use crate::timer::{MILLISECOND, Timer};
+use crate::timer::{LONGEST_KIND, MILLISECOND, Timer};
 use crate::timers::{Timers, some};
 use tickwheel::Scheduler;
 
@@ -487,6 +487,15 @@ impl WorkerBuilder {
     }
 
     fn check(&self) -> Result<()> {
+        let is_impossible =
+            |name: &&String| name.is_empty() || name.len() > LONGEST_KIND || name.contains('\0');
+        // With one that the server refuses, no claim and no look of the whole worker would succeed.
+        if let Some(name) = self.kinds.iter().map(|kind| &kind.name).find(is_impossible) {
+            return Err(Error::Invalid(format!(
+                "the kind {name:?} has a handler, and no timer can be of it: a kind has 1 to {LONGEST_KIND} bytes, and not the \
+                 character 0"
+            )));
+        }
         let has: Vec<_> =
             self.timers.stores().iter().map(|one| one.store().transactions()).collect();
         let does_not_fit = |kind: &&Kind| {
