@@ -1,8 +1,9 @@
 //! [`Timers`]: a store that was opened, or several, and the workers of this process; and how they are opened: [`OpenOptions`].
 
 use std::fmt;
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use crate::asynchronous::AsyncTimers;
 use crate::connections::{Connections, Limits, answer, send, threads_for, where_it_may_wait};
@@ -12,7 +13,7 @@ use crate::sight;
 use crate::store::{Connection, Existing, Purpose, Store};
 use crate::timer::{Filter, KindCounts, NewTimer, Scheduled, State, Timer, When};
 use crate::worker::{Shared, WorkerBuilder};
-use tickwheel::pool::ScheduledThreadPool;
+use tickwheel::pool::{ScheduledFuture, ScheduledThreadPool};
 
 /// How a store is opened: how many connections its calls may have, and how long they wait for one.
 ///
@@ -158,7 +159,7 @@ impl OpenOptions {
         let is_alone = stores.len() == 1;
         let opened = stores.into_iter().enumerate().map(|(number, store)| {
             let place = (!is_alone).then(|| Place { number, name: store.name() });
-            let store = Box::new(Prepared::new(store, prepare));
+            let store = Box::new(Prepared::new(store, place.clone(), prepare));
             let connections = Arc::new(Connections::new(store, self.limits, self.threads()?));
             Ok(Arc::new(Opened { place, connections, workers: Mutex::default() }))
         });
@@ -180,6 +181,9 @@ pub(crate) fn some<T>(answers: Vec<Result<T>>) -> Result<Vec<Option<T>>> {
     let answers = answers.into_iter();
     all(answers.map(|answer| if is_away(&answer) { Ok(None) } else { answer.map(Some) }))
 }
+
+/// How long the others have when the first of several stores has been opened, or its worker can start.
+const OTHERS: Duration = Duration::from_secs(1);
 
 /// The longest wait for a connection: a day.
 const LONGEST: Duration = Duration::from_secs(86_400);
@@ -523,18 +527,53 @@ impl Timers {
         (if name.is_some() { home.threads() } else { &stores.threads }, home.limits())
     }
 
-    /// Does what opens connections beside those of calls on each store, and waits for room on its server.
+    /// Does what opens connections beside those of calls on each store, and waits for room on its server. Of several stores, those
+    /// that have not answered soon after the first one are away (HOME-6).
     pub(crate) fn on_each_with_room<T: Send + 'static>(
         &self,
         work: impl Fn(&dyn Store) -> Result<T> + Clone + Send + 'static,
     ) -> Vec<Result<T>> {
-        self.on_each(move |store| {
-            let (work, own) = (work.clone(), Arc::clone(&store));
-            let done = where_it_may_wait(store.connections.threads(), move || {
-                own.connections.with_room(work)
-            });
-            done.map_err(|error| store.named(error))
-        })
+        let stores = &self.shared.all;
+        if let [one] = &stores[..] {
+            let (own, threads) = (Arc::clone(one), one.connections.threads());
+            return vec![where_it_may_wait(threads, move || own.connections.with_room(work))];
+        }
+        let (tell, told) = channel();
+        let send_to = |store: &Arc<Opened>| {
+            let (work, own, tell) = (work.clone(), Arc::clone(store), tell.clone());
+            send(store.connections.threads(), move || {
+                let done = own.connections.with_room(work).map_err(|error| own.named(error));
+                _ = tell.send((own.number(), done)); // nobody waits for one that is late
+                Ok(())
+            })
+        };
+        let sent: Vec<_> = stores.iter().map(send_to).collect();
+        drop(tell);
+        let mut answers: Vec<Option<Result<T>>> = stores.iter().map(|_| None).collect();
+        let mut until = None;
+        while answers.iter().any(Option::is_none) {
+            let left = until.map(|until: Instant| until.saturating_duration_since(Instant::now()));
+            let next = match left {
+                None => told.recv().ok(),
+                Some(left) => told.recv_timeout(left).ok(),
+            };
+            let Some((number, answer)) = next else { break };
+            if answer.is_ok() && until.is_none() {
+                until = Some(Instant::now() + OTHERS);
+            }
+            answers[number] = Some(answer);
+        }
+        let missing = |store: &Arc<Opened>, sent: Result<ScheduledFuture<Result<()>>>| {
+            // It has ended without a word if it has panicked.
+            if let Ok(joined) = sent?.join_timeout(Duration::ZERO) {
+                answer(joined)?;
+            }
+            Err(store.named(Error::unreachable("it has not answered yet")))
+        };
+        let answers = answers.into_iter().zip(sent).zip(stores);
+        answers
+            .map(|((answer, sent), store)| answer.unwrap_or_else(|| missing(store, sent)))
+            .collect()
     }
 
     /// Makes a call on each store (HOME-3).

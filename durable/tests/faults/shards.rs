@@ -21,7 +21,7 @@ const KILLED: usize = 1;
 
 type Check = (&'static str, fn(&[Server; 3]));
 
-const CHECKS: [Check; 7] = [
+const CHECKS: [Check; 9] = [
     ("homes_in_sql_are_the_same", homes_in_sql_are_the_same),
     ("each_timer_is_on_one_server_and_found_by_its_key", each_timer_is_on_one_server),
     ("lists_and_counts_have_each_timer_once", lists_and_counts_have_each_timer_once),
@@ -31,6 +31,11 @@ const CHECKS: [Check; 7] = [
         a_search_waits_for_no_store_that_it_need_not_ask,
     ),
     ("a_transaction_is_that_of_the_timers_server", a_transaction_is_that_of_the_timers_server),
+    ("a_store_that_does_not_fit_is_named", a_store_that_does_not_fit_is_named),
+    (
+        "a_server_that_is_silent_or_full_holds_up_no_other",
+        a_server_that_is_silent_or_full_holds_up_no_other,
+    ),
     ("a_server_that_is_killed_holds_up_no_other", a_server_that_is_killed_holds_up_no_other),
 ];
 
@@ -428,6 +433,74 @@ fn a_server_that_is_killed_holds_up_no_other(servers: &[Server; 3]) {
     timers.schedule(&new(KILLED, 6)).expect("it is back");
     until("it runs", || !runs_of(&new(KILLED, 6).key).is_empty());
     until("all is written", || timers.list(&Filter::new()).is_ok_and(|left| left.is_empty()));
+}
+
+/// Its schema was renamed, which is wrong with the store, and not with a call.
+fn a_store_that_does_not_fit_is_named(servers: &[Server; 3]) {
+    let databases = schemas(servers);
+    drop(open(&databases));
+    let Database::Schema { name, .. } = &databases[1] else { panic!("a schema") };
+    databases[1]
+        .execute(&format!("ALTER SCHEMA {name} RENAME TO {name}_other; CREATE SCHEMA {name}"));
+    let mut addresses = addresses(&databases);
+    addresses[1] += "_other";
+    assert!(addresses[1].contains(&format!("{name}_other")), "{}", addresses[1]);
+    let error = Timers::sharded(addresses).expect_err("it does not fit");
+    let Error::Shards(of) = &error else { panic!("{error:?}") };
+    assert!(matches!(&of[..], [one] if one.shard == 1), "{error:?}");
+    assert!(matches!(of[0].error, Error::Invalid(_)), "{error:?}");
+    databases[1]
+        .execute(&format!("DROP SCHEMA {name}; ALTER SCHEMA {name}_other RENAME TO {name}"));
+}
+
+/// It is halted, so it takes connections and says nothing. Or others have all its connections.
+fn a_server_that_is_silent_or_full_holds_up_no_other(servers: &[Server; 3]) {
+    const LAST: usize = 2;
+    let databases = schemas(servers);
+    drop(open(&databases));
+    let Database::Schema { name, .. } = &databases[LAST] else { panic!("a schema") };
+    let mut addresses = addresses(&databases);
+    addresses[LAST] += "&connect_timeout=3";
+    let hold_up_nothing =
+        |addresses: &[String], seed: usize, is_away: &dyn Fn(), is_back: &dyn Fn()| {
+            is_away();
+            let begin = Instant::now();
+            let timers = Timers::sharded(addresses).expect("it opens");
+            let opened = begin.elapsed();
+            let (book, told) = (Book::default(), Arc::default());
+            let worker = start(&timers, &book, &told);
+            println!("opened after {opened:?}, and started after {:?}", begin.elapsed());
+            assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+            let keys = [0, 1, LAST].map(|shard| key_at(&timers, "mail", shard, seed));
+            for key in &keys[..2] {
+                timers.schedule(&NewTimer::new("mail", key.clone(), Duration::ZERO)).expect("done");
+                until("it runs", || book.runs(key).len() == 1);
+            }
+            is_back();
+            let last = NewTimer::new("mail", keys[LAST].clone(), Duration::ZERO);
+            until("it is back", || timers.schedule(&last).is_ok());
+            until("it runs", || !book.runs(&keys[LAST]).is_empty());
+            assert!(worker.stop(Duration::from_secs(10)));
+        };
+    let process = servers[LAST].process();
+    let halted = || {
+        signal("STOP", process);
+        let begin = Instant::now();
+        let error = Timers::open(&addresses[LAST]).expect_err("it is halted");
+        assert!(error.to_string().contains("does not answer"), "{error:?}");
+        assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
+    };
+    hold_up_nothing(&addresses, 1, &halted, &|| signal("CONT", process));
+
+    let room = |connections: i32| {
+        databases[LAST].execute(&format!("ALTER ROLE few CONNECTION LIMIT {connections}"));
+    };
+    let role = format!("CREATE ROLE few LOGIN; GRANT ALL ON SCHEMA {name} TO few;
+        GRANT ALL ON ALL TABLES IN SCHEMA {name} TO few; GRANT ALL ON ALL SEQUENCES IN SCHEMA {name} TO few");
+    databases[LAST].execute(&role);
+    addresses[LAST] = addresses[LAST].replace("postgres@", "few@");
+    hold_up_nothing(&addresses, 2, &|| room(0), &|| room(-1));
+    databases[LAST].execute("DROP OWNED BY few CASCADE; DROP ROLE few");
 }
 
 /// A file has one writer at a time, so several files are written at the same time.
