@@ -60,7 +60,8 @@ impl OpenOptions {
 
     /// Sets how long a call waits for a connection, if all are in use, or if the server has no room for another one. By default
     /// ten seconds, and at most a day. Then it fails with [`Error::TooManyClients`]. With zero, it does not wait. What opens the
-    /// store, and [`WorkerBuilder::start`], wait as long for room on the server.
+    /// store, and [`WorkerBuilder::start`], wait as long for room on the server. Of several stores, one without room counts as away as
+    /// soon as another one works.
     pub fn acquire_timeout(mut self, timeout: Duration) -> OpenOptions {
         self.limits.timeout = timeout.min(LONGEST);
         self
@@ -265,8 +266,11 @@ impl Timers {
     /// All processes must give the same databases in the same order. The addresses may differ and change, because only the order
     /// and the number count.
     ///
-    /// It succeeds if one of them can be reached. The others are used as soon as they can be reached, and until then calls for
-    /// them fail, and the worker's [`on_error`](WorkerBuilder::on_error) is told.
+    /// It succeeds if one of them can be reached, and returns a second after the first has answered at the latest. The others are used
+    /// as soon as they can be reached, and until then calls for them fail, and the worker's [`on_error`](WorkerBuilder::on_error) is
+    /// told. The same goes for [`start`](WorkerBuilder::start).
+    ///
+    /// That each database is there once is not checked. One that is there twice has its timers twice in lists.
     ///
     /// ```no_run
     /// use std::time::Duration;
@@ -281,7 +285,7 @@ impl Timers {
     /// # Errors
     ///
     /// [`Error::Address`] as for [`open`](Timers::open), and [`Error::Shards`] if none can be reached, or if the tables of one do not
-    /// fit. It names the databases.
+    /// fit. It names the databases. One that answers later says so in each of its calls.
     #[cfg(feature = "postgres")]
     pub fn sharded<A: AsRef<str>>(addresses: impl IntoIterator<Item = A>) -> Result<Timers> {
         OpenOptions::new().sharded(addresses)

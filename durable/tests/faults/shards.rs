@@ -453,6 +453,15 @@ fn a_store_that_does_not_fit_is_named(servers: &[Server; 3]) {
         .execute(&format!("DROP SCHEMA {name}; ALTER SCHEMA {name}_other RENAME TO {name}"));
 }
 
+/// A process that was halted, and goes on at the latest when this is dropped.
+struct Halted(u32);
+
+impl Drop for Halted {
+    fn drop(&mut self) {
+        signal("CONT", self.0);
+    }
+}
+
 /// It is halted, so it takes connections and says nothing. Or others have all its connections.
 fn a_server_that_is_silent_or_full_holds_up_no_other(servers: &[Server; 3]) {
     const LAST: usize = 2;
@@ -483,6 +492,7 @@ fn a_server_that_is_silent_or_full_holds_up_no_other(servers: &[Server; 3]) {
             assert!(worker.stop(Duration::from_secs(10)));
         };
     let process = servers[LAST].process();
+    let guard = Halted(process);
     let halted = || {
         signal("STOP", process);
         let begin = Instant::now();
@@ -492,6 +502,7 @@ fn a_server_that_is_silent_or_full_holds_up_no_other(servers: &[Server; 3]) {
     };
     hold_up_nothing(&addresses, 1, &halted, &|| signal("CONT", process));
 
+    drop(guard);
     let room = |connections: i32| {
         databases[LAST].execute(&format!("ALTER ROLE few CONNECTION LIMIT {connections}"));
     };
