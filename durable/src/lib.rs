@@ -420,7 +420,8 @@
 //! the others runs on time, and calls by key for them work. A call over all is made on the others too, and fails with the
 //! names of those that have not done their part. [`Timers::shards`] has each database by itself, for a list of those that are
 //! there. A service and its workers start as long as one can be reached; one that does not answer, or has no room for a connection,
-//! holds up each by a second. [`WorkerBuilder::on_error`] is told once, with its name. It is used when it is back.
+//! holds up each by a second. A call that was sent on a connection before its server was halted waits until the server goes on, or the
+//! connection ends. [`WorkerBuilder::on_error`] is told once, with its name. It is used when it is back.
 //!
 //! **The list** must have the same databases in the same order in all processes: the number counts, and not the address, so
 //! addresses may differ, and a database may move to another server. Have more databases than servers from the beginning, and move
