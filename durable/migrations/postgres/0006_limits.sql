@@ -33,7 +33,9 @@ CREATE FUNCTION tickwheel_claim(of_kind text, wanted integer, by_owner text, lea
 RETURNS TABLE (clock timestamptz, more boolean, next timestamptz, held_back timestamptz, reached_wake timestamptz, reached_id bigint,
     passed_groups text[], passed_wakes timestamptz[], passed_ids bigint[], ids bigint[], wakes timestamptz[], befores text[],
     timers tickwheel_timers[])
-ROWS 1 LANGUAGE plpgsql SET search_path FROM CURRENT SET plan_cache_mode TO force_custom_plan SET jit TO off AS $$
+ROWS 1 LANGUAGE plpgsql SET search_path FROM CURRENT SET plan_cache_mode TO force_custom_plan SET jit TO off
+-- When the server has not counted the rows yet, it would sort all that is due, for each claim.
+SET enable_bitmapscan TO off AS $$
 #variable_conflict use_column
 DECLARE
     bucket tickwheel_limits;
