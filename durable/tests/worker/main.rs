@@ -1208,6 +1208,9 @@ fn what_a_worker_cannot_be_is_said(database: &Database<'_>) {
         assert!(matches!(error, Error::Invalid(_)), "{error:?}");
     };
     invalid(timers.worker());
+    for kind in ["", "ma\0il", &"x".repeat(201)] {
+        invalid(timers.worker().handle("mail", |_| Ok(())).handle(kind, |_| Ok(())));
+    }
     invalid(timers.worker().handle("mail", |_| Ok(())).lease(Duration::from_millis(1)));
     invalid(timers.worker().handle_in_transaction("mail", |_, _| Ok(())));
     invalid(timers.worker().handle("mail", |_| Ok(())).handle("mail", |_| Ok(())));
