@@ -421,19 +421,19 @@ pub(crate) fn a_claim_with_limits_is_a_claim(database: &Database<'_>) {
 pub(crate) fn a_rate_lets_no_starts_gather(database: &Database<'_>) {
     let timers = database.open();
     put(database, "mail", "", 20);
-    let (hold, held) = mpsc::channel::<()>();
-    let held = Mutex::new(held);
+    let (gate, closed) = mpsc::channel::<()>();
+    let closed = Mutex::new(closed);
     let (tell, told) = mpsc::channel();
     let worker = timers.worker().threads(1).handle("mail", move |run| {
         tell.send(run.key().to_owned())?;
         if run.key() == "20" {
-            _ = held.lock().expect("no panic").recv(); // until the sender is gone
+            _ = closed.lock().expect("no panic").recv(); // until the sender is gone
         }
         Ok(())
     });
-    let (other, others) = mpsc::channel();
+    let (other_ran, others) = mpsc::channel();
     let worker = worker.rate(1000, Duration::from_secs(1));
-    let worker = start(worker.handle("other", move |_| Ok(other.send(())?)));
+    let worker = start(worker.handle("other", move |_| Ok(other_ran.send(())?)));
     until("the last one runs", || told.try_iter().any(|key| key == "20"));
     put(database, "mail", "more ", 500);
     timers.tell("mail");
@@ -443,7 +443,7 @@ pub(crate) fn a_rate_lets_no_starts_gather(database: &Database<'_>) {
     others.recv_timeout(PATIENCE).expect("it runs");
     let running = "SELECT count(*) FROM tickwheel_timers WHERE kind = 'mail' AND state = 'running'";
     assert_eq!(database.number(running), 1);
-    drop(hold);
+    drop(gate);
     assert!(worker.stop(PATIENCE));
 }
 
