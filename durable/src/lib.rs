@@ -177,7 +177,7 @@
 //!   before 6 of the tables, do not count.
 //! - **A group is the text of the key before the separator**, so it works with every client, and without a column. A timer that has
 //!   failed, or whose worker has died, waits for its next attempt, and those behind it go on.
-//! - A kind without limits costs nothing more than before. With `at_most_in_all`, nothing is claimed ahead of the threads, so very quick
+//! - A kind without limits costs nothing more than before. With `at_most_in_all` and `rate`, nothing is claimed ahead of the threads, so very quick
 //!   handlers wait for the database between two runs.
 //!
 //! SQLite has one writer at a time. A worker that works off a backlog leaves the file free for as long as it has had it, while other

@@ -153,6 +153,12 @@ impl Member {
     /// Runs a task that was taken out, and queues the next run of a series.
     fn run(&self, job: &Entry) {
         let mut own = self.own();
+        if own.is_disposed {
+            // The disposal cancels one task after the other, and their destructors take their time. Nothing starts meanwhile.
+            drop(own);
+            job.cancel();
+            return;
+        }
         own.waiting.remove(&job.position().key().to_bits());
         own.running = Some(Arc::clone(job));
         drop(own);

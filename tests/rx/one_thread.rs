@@ -153,6 +153,33 @@ fn the_last_handle_may_be_dropped_on_the_thread_itself() {
 }
 
 #[test]
+fn nothing_starts_during_a_disposal_whose_destructors_take_long() {
+    let (workers, clock) = on_virtual_time();
+    let (one, other, log) = (workers.worker(), workers.worker(), Log::default());
+    let is_due = Arc::new(AtomicBool::new(false));
+    for id in 0..9 {
+        // The first one that the disposal drops lets the others be due, until their turns have come and gone.
+        let (clock, is_first, others) = (clock.clone(), Arc::clone(&is_due), log.clone());
+        let slow = OnDrop(move || {
+            if !is_first.swap(true, Ordering::Relaxed) {
+                clock.advance(SECOND);
+                until("the tasks behind have run", || others.all().contains(&100));
+            }
+        });
+        let said = log.clone();
+        one.schedule_after(SECOND, move || {
+            let _slow = &slow;
+            said.say(id);
+        });
+    }
+    let said = log.clone();
+    other.schedule_after(SECOND, move || said.say(100));
+    one.dispose();
+    assert!(is_due.load(Ordering::Relaxed));
+    assert_eq!((log.all(), one.pending()), (vec![100], 0));
+}
+
+#[test]
 fn a_disposal_cancels_the_tasks_of_that_worker_alone() {
     let (workers, clock) = on_virtual_time();
     let (one, other, log) = (workers.worker(), workers.worker(), Log::default());

@@ -4,7 +4,7 @@
 //! and never says a word on it, and the client waits for it without an end. So it connects on a thread of its own, for which the caller
 //! waits only so long. What comes after that is dropped.
 //!
-//! - ATTEMPT-1 No attempt begins while there are [`MOST_LATE`] threads for which nobody waits any more. The next one is made when one
+//! - LATE-1 No attempt begins while there are [`MOST_LATE`] threads for which nobody waits any more. The next one is made when one
 //!   of them has ended.
 
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -24,7 +24,7 @@ pub(super) struct Attempts {
     late: Arc<Late>,
 }
 
-/// How many threads there are for which nobody waits (ATTEMPT-1).
+/// How many threads there are for which nobody waits (LATE-1).
 #[derive(Default)]
 struct Late {
     count: Mutex<usize>,

@@ -29,9 +29,10 @@ use calls::{futures_do_what_the_calls_do, what_a_future_schedules_comes_on_time}
 use common::{PATIENCE, until};
 use databases::{Database, client};
 use tenants::{
-    a_flood_leaves_the_others_on_time, a_group_that_floods_leaves_the_others_on_time,
-    a_hold_lasts_as_long_as_its_lease, a_kind_has_a_bound_of_its_own_in_a_process,
-    a_rate_holds_over_all_workers, a_run_whose_timer_is_gone_holds_its_group,
+    a_claim_with_limits_is_a_claim, a_flood_leaves_the_others_on_time,
+    a_group_that_floods_leaves_the_others_on_time, a_hold_lasts_as_long_as_its_lease,
+    a_kind_has_a_bound_of_its_own_in_a_process, a_rate_holds_over_all_workers,
+    a_rate_lets_no_starts_gather, a_run_whose_timer_is_gone_holds_its_group,
     another_process_schedules_beside_a_drain, groups_run_one_at_a_time_and_in_order,
     limits_hold_while_workers_are_killed, no_more_run_at_once_than_the_limit_of_all,
     weights_share_the_claims, what_limits_cannot_be_is_said,
@@ -1359,6 +1360,8 @@ on_both! {
     a_group_that_floods_leaves_the_others_on_time,
     a_run_whose_timer_is_gone_holds_its_group,
     what_limits_cannot_be_is_said,
+    a_claim_with_limits_is_a_claim,
+    a_rate_lets_no_starts_gather,
     a_hold_lasts_as_long_as_its_lease,
     limits_hold_while_workers_are_killed,
     another_process_schedules_beside_a_drain,
