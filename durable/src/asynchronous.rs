@@ -149,7 +149,7 @@ impl AsyncTimers {
     ///
     /// # Errors
     ///
-    /// As [`Timers::schedule`]. Then none of them is scheduled.
+    /// As [`Timers::schedule_all`], which tells what is scheduled all the same. With one store, nothing is.
     pub async fn schedule_all(&self, new: &[NewTimer]) -> Result<Vec<Scheduled>> {
         let new = new.to_vec();
         self.call(None, move |timers| timers.schedule_all(&new)).await

@@ -184,7 +184,9 @@ impl Run<'_> {
         self.timer.attempts >= self.max_attempts
     }
 
-    /// Returns the fencing number of this attempt. Later attempts, of whatever timer of this store, have higher ones.
+    /// Returns the fencing number of this attempt. Attempts that are claimed later, of whatever timer of this store, have higher ones.
+    /// So the numbers of a timer's attempts grow, and those of a group that runs [one at a time](crate::WorkerBuilder::serial_by).
+    /// Of two timers that are claimed ahead, the one with the lower number may start later.
     ///
     /// Give it to systems that you write to, and let them refuse a number that is lower than one they have seen for the
     /// same thing. Then an attempt that was thought dead, and comes back, changes nothing. After a

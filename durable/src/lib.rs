@@ -177,7 +177,7 @@
 //!   before 6 of the tables, do not count.
 //! - **A group is the text of the key before the separator**, so it works with every client, and without a column. A timer that has
 //!   failed, or whose worker has died, waits for its next attempt, and those behind it go on.
-//! - A kind without limits costs nothing more than before. With `at_most_in_all`, nothing is claimed ahead of the threads, so very quick
+//! - A kind without limits costs nothing more than before. With `at_most_in_all` and `rate`, nothing is claimed ahead of the threads, so very quick
 //!   handlers wait for the database between two runs.
 //!
 //! SQLite has one writer at a time. A worker that works off a backlog leaves the file free for as long as it has had it, while other
@@ -419,14 +419,19 @@
 //! **If one is away**, calls for its timers fail, and [`Error::Shards`] has its number, its place, and the reason. What is on
 //! the others runs on time, and calls by key for them work. A call over all is made on the others too, and fails with the
 //! names of those that have not done their part. [`Timers::shards`] has each database by itself, for a list of those that are
-//! there. A service and its workers start as long as one can be reached; one that does not answer at all holds up the start by
-//! `connect_timeout`. [`WorkerBuilder::on_error`] is told once, with its name. It is used when it is back.
+//! there. A service and its workers start as long as one can be reached; one that does not answer, or has no room for a connection,
+//! holds up each by a second. A call that was sent on a connection before its server was halted waits until the server goes on, or the
+//! connection ends. [`WorkerBuilder::on_error`] is told once, with its name. It is used when it is back.
 //!
 //! **The list** must have the same databases in the same order in all processes: the number counts, and not the address, so
 //! addresses may differ, and a database may move to another server. Have more databases than servers from the beginning, and move
 //! databases (with PostgreSQL's replication, or `pg_dump`) when you have more servers. That loses nothing and runs nothing twice, and
-//! needs nothing of this crate. Each costs a process two connections, and threads: three, and one to
-//! [`threads`](WorkerBuilder::threads) for each kind. [`OpenOptions::max_connections`] counts for each by itself.
+//! needs nothing of this crate. Each costs a process that works two connections while nothing is due, and more while it runs timers:
+//! one for outcomes and starts, one for each handler that is in a transaction, and those of calls, up to
+//! [`OpenOptions::max_connections`]. It also costs threads: three, and one to [`threads`](WorkerBuilder::threads) for each kind. These
+//! numbers, [`async_runs`](WorkerBuilder::async_runs) and [`at_most`](WorkerBuilder::at_most) count for each database by itself, so a
+//! process may run as many times more as there are databases. Name each database once: one that is there twice has its timers twice in
+//! lists.
 //!
 //! **If the list gets longer**, one of `n` timers has the new database as its home. Open it at the end of the list with
 //! `OpenOptions::search_all`: a call by key then looks for the timer on all of them, beginning at the home, and schedules it where

@@ -13,6 +13,8 @@
 //!   stores have the same number, and a page goes on behind that place.
 //! - HOME-5 A store is prepared, which means migrated or checked, before it is used. One that is away when it is opened is
 //!   prepared when it is used first.
+//! - HOME-6 What opens the stores, or starts a worker, ends a second after the first of them has answered. The others count as
+//!   away then, whether they are silent or full, and their parts of the worker go on by themselves.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -46,12 +48,13 @@ impl Place {
     pub(crate) fn named(&self, error: Error) -> Error {
         match error {
             Error::Invalid(_) | Error::Shards(_) => error,
-            error => Error::Shards(vec![ShardError {
-                shard: self.number,
-                name: self.name.clone(),
-                error,
-            }]),
+            error => self.failed(error),
         }
+    }
+
+    fn failed(&self, error: Error) -> Error {
+        let (shard, name) = (self.number, self.name.clone());
+        Error::Shards(vec![ShardError { shard, name, error }])
     }
 }
 
@@ -86,7 +89,13 @@ pub(crate) fn all<T>(answers: impl IntoIterator<Item = Result<T>>) -> Result<Vec
     for answer in answers {
         match answer {
             Ok(answer) => done.push(answer),
-            Err(Error::Shards(of)) => failed.extend(of),
+            Err(Error::Shards(of)) => {
+                // A store that was asked twice is named once.
+                let is_named =
+                    |one: &ShardError| failed.iter().any(|of: &ShardError| of.shard == one.shard);
+                let new: Vec<_> = of.into_iter().filter(|one| !is_named(one)).collect();
+                failed.extend(new);
+            }
             Err(error) => return Err(error),
         }
     }
@@ -134,19 +143,24 @@ pub(crate) type Prepare = fn(&dyn Store) -> Result<()>;
 /// A store that is prepared when it is used first (HOME-5).
 pub(crate) struct Prepared {
     store: Box<dyn Store>,
+    place: Option<Place>,
     prepare: Prepare,
     /// It orders nothing: to prepare it twice does no harm. So its accesses are Relaxed.
     is_ready: AtomicBool,
 }
 
 impl Prepared {
-    pub(crate) fn new(store: Box<dyn Store>, prepare: Prepare) -> Prepared {
-        Prepared { store, prepare, is_ready: AtomicBool::new(false) }
+    pub(crate) fn new(store: Box<dyn Store>, place: Option<Place>, prepare: Prepare) -> Prepared {
+        Prepared { store, place, prepare, is_ready: AtomicBool::new(false) }
     }
 
     fn ready(&self) -> Result<&dyn Store> {
         if !self.is_ready.load(Ordering::Relaxed) {
-            (self.prepare)(&*self.store)?;
+            (self.prepare)(&*self.store).map_err(|error| match (&self.place, error) {
+                // It is the store that is invalid here, and not a call.
+                (Some(place), error @ Error::Invalid(_)) => place.failed(error),
+                (_, error) => error,
+            })?;
             self.is_ready.store(true, Ordering::Relaxed);
         }
         Ok(&*self.store)

@@ -1,18 +1,19 @@
 //! [`Timers`]: a store that was opened, or several, and the workers of this process; and how they are opened: [`OpenOptions`].
 
 use std::fmt;
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use crate::asynchronous::AsyncTimers;
 use crate::connections::{Connections, Limits, answer, send, threads_for, where_it_may_wait};
 use crate::error::{Error, Result};
-use crate::sharded::{self, Place, Prepare, Prepared, all, merged, part_of, summed};
+use crate::sharded::{self, Place, Prepare, Prepared, ShardError, all, merged, part_of, summed};
 use crate::sight;
 use crate::store::{Connection, Existing, Purpose, Store};
 use crate::timer::{Filter, KindCounts, NewTimer, Scheduled, State, Timer, When};
 use crate::worker::{Shared, WorkerBuilder};
-use tickwheel::pool::ScheduledThreadPool;
+use tickwheel::pool::{ScheduledFuture, ScheduledThreadPool};
 
 /// How a store is opened: how many connections its calls may have, and how long they wait for one.
 ///
@@ -59,7 +60,8 @@ impl OpenOptions {
 
     /// Sets how long a call waits for a connection, if all are in use, or if the server has no room for another one. By default
     /// ten seconds, and at most a day. Then it fails with [`Error::TooManyClients`]. With zero, it does not wait. What opens the
-    /// store, and [`WorkerBuilder::start`], wait as long for room on the server.
+    /// store, and [`WorkerBuilder::start`], wait as long for room on the server. Of several stores, one without room counts as away as
+    /// soon as another one works.
     pub fn acquire_timeout(mut self, timeout: Duration) -> OpenOptions {
         self.limits.timeout = timeout.min(LONGEST);
         self
@@ -158,7 +160,7 @@ impl OpenOptions {
         let is_alone = stores.len() == 1;
         let opened = stores.into_iter().enumerate().map(|(number, store)| {
             let place = (!is_alone).then(|| Place { number, name: store.name() });
-            let store = Box::new(Prepared::new(store, prepare));
+            let store = Box::new(Prepared::new(store, place.clone(), prepare));
             let connections = Arc::new(Connections::new(store, self.limits, self.threads()?));
             Ok(Arc::new(Opened { place, connections, workers: Mutex::default() }))
         });
@@ -180,6 +182,9 @@ pub(crate) fn some<T>(answers: Vec<Result<T>>) -> Result<Vec<Option<T>>> {
     let answers = answers.into_iter();
     all(answers.map(|answer| if is_away(&answer) { Ok(None) } else { answer.map(Some) }))
 }
+
+/// How long the others have when the first of several stores has been opened, or its worker can start.
+const OTHERS: Duration = Duration::from_secs(1);
 
 /// The longest wait for a connection: a day.
 const LONGEST: Duration = Duration::from_secs(86_400);
@@ -261,8 +266,11 @@ impl Timers {
     /// All processes must give the same databases in the same order. The addresses may differ and change, because only the order
     /// and the number count.
     ///
-    /// It succeeds if one of them can be reached. The others are used as soon as they can be reached, and until then calls for
-    /// them fail, and the worker's [`on_error`](WorkerBuilder::on_error) is told.
+    /// It succeeds if one of them can be reached, and returns a second after the first has answered at the latest. The others are used
+    /// as soon as they can be reached, and until then calls for them fail, and the worker's [`on_error`](WorkerBuilder::on_error) is
+    /// told. The same goes for [`start`](WorkerBuilder::start).
+    ///
+    /// That each database is there once is not checked. One that is there twice has its timers twice in lists.
     ///
     /// ```no_run
     /// use std::time::Duration;
@@ -277,7 +285,7 @@ impl Timers {
     /// # Errors
     ///
     /// [`Error::Address`] as for [`open`](Timers::open), and [`Error::Shards`] if none can be reached, or if the tables of one do not
-    /// fit. It names the databases.
+    /// fit. It names the databases. One that answers later says so in each of its calls.
     #[cfg(feature = "postgres")]
     pub fn sharded<A: AsRef<str>>(addresses: impl IntoIterator<Item = A>) -> Result<Timers> {
         OpenOptions::new().sharded(addresses)
@@ -335,8 +343,9 @@ impl Timers {
     /// # Errors
     ///
     /// As [`schedule`](Timers::schedule). Then none of them is scheduled. With several stores, those of the stores are not scheduled
-    /// that [`Error::Shards`] names, and the others are. Which these are, [`home`](Timers::home) tells. To schedule all again
-    /// replaces them.
+    /// that [`Error::Shards`] names, and the others are. Which these are, [`home`](Timers::home) tells. With
+    /// [`search_all`](OpenOptions::search_all), those are not scheduled either that such a store had to be asked for. To schedule all
+    /// again replaces them.
     pub fn schedule_all(&self, timers: &[NewTimer]) -> Result<Vec<Scheduled>> {
         if let [one] = &self.shared.all[..] {
             return Ok(one
@@ -348,8 +357,10 @@ impl Timers {
         timers.iter().try_for_each(NewTimer::check)?;
         let mut parts: Vec<(Vec<usize>, Vec<NewTimer>)> =
             vec![Default::default(); self.shared.all.len()];
+        let mut failed = Vec::new();
         for (index, timer) in timers.iter().enumerate() {
-            let part = &mut parts[self.store_of(&timer.kind, &timer.key)?.number()];
+            let Some(store) = self.search(&timer.kind, &timer.key, &mut failed)? else { continue };
+            let part = &mut parts[store.number()];
             part.0.push(index);
             part.1.push(timer.clone());
         }
@@ -361,7 +372,8 @@ impl Timers {
             let parts = Arc::clone(&parts);
             move |store| store.schedule(parts[store.number()].clone(), Existing::Replace)
         });
-        let scheduled = all(scheduled)?.into_iter().flatten();
+        let scheduled = all(scheduled.into_iter().chain([Err(Error::Shards(failed))]))?;
+        let scheduled = scheduled.into_iter().flatten();
         let mut in_order: Vec<_> = places.into_iter().flatten().zip(scheduled).collect();
         in_order.sort_unstable_by_key(|(place, _)| *place);
         Ok(in_order.into_iter().filter_map(|(_, scheduled)| scheduled).collect())
@@ -473,43 +485,99 @@ impl Timers {
         self.shared.all.iter().for_each(|store| store.tell(kind));
     }
 
-    /// Returns the store that has a timer, or its home (HOME-2).
     fn store_of(&self, kind: &str, key: &str) -> Result<&Opened> {
+        let mut failed = Vec::new();
+        self.search(kind, key, &mut failed)?.ok_or(Error::Shards(failed))
+    }
+
+    /// Returns the store that has a timer, or its home (HOME-2). `None`: a store that has failed would have to be asked. It is asked
+    /// once for many timers, because each time may take as long as an attempt to connect.
+    fn search(
+        &self,
+        kind: &str,
+        key: &str,
+        failed: &mut Vec<ShardError>,
+    ) -> Result<Option<&Opened>> {
         let home = &self.shared.all[self.home(kind, key)];
         if self.shared.searches_all {
             let others = self.shared.all.iter().filter(|other| !Arc::ptr_eq(other, home));
             for store in [home].into_iter().chain(others) {
-                if store.get(kind, key)?.is_some() {
-                    return Ok(store);
+                if failed.iter().any(|one| one.shard == store.number()) {
+                    return Ok(None);
+                }
+                match store.get(kind, key) {
+                    Ok(Some(_)) => return Ok(Some(store)),
+                    Ok(None) => {}
+                    Err(Error::Shards(of)) => {
+                        failed.extend(of);
+                        return Ok(None);
+                    }
+                    Err(error) => return Err(error),
                 }
             }
         }
-        Ok(home)
+        Ok(Some(home))
     }
 
     pub(crate) fn stores(&self) -> &[Arc<Opened>] {
         &self.shared.all
     }
 
-    /// Returns the threads for a call by this kind and key, or for one over all stores.
+    /// Returns the threads for a call by this kind and key, or for one over all stores. A search begins at the home too, so one
+    /// that is answered there waits for no other store.
     pub(crate) fn threads_of(&self, name: Option<(&str, &str)>) -> (&ScheduledThreadPool, Limits) {
-        let (stores, name) = (&*self.shared, name.filter(|_| !self.shared.searches_all));
+        let stores = &*self.shared;
         let home = &stores.all[name.map_or(0, |(kind, key)| self.home(kind, key))].connections;
         (if name.is_some() { home.threads() } else { &stores.threads }, home.limits())
     }
 
-    /// Does what opens connections beside those of calls on each store, and waits for room on its server.
+    /// Does what opens connections beside those of calls on each store, and waits for room on its server. Of several stores, those
+    /// that have not answered soon after the first one are away (HOME-6).
     pub(crate) fn on_each_with_room<T: Send + 'static>(
         &self,
         work: impl Fn(&dyn Store) -> Result<T> + Clone + Send + 'static,
     ) -> Vec<Result<T>> {
-        self.on_each(move |store| {
-            let (work, own) = (work.clone(), Arc::clone(&store));
-            let done = where_it_may_wait(store.connections.threads(), move || {
-                own.connections.with_room(work)
-            });
-            done.map_err(|error| store.named(error))
-        })
+        let stores = &self.shared.all;
+        if let [one] = &stores[..] {
+            let (own, threads) = (Arc::clone(one), one.connections.threads());
+            return vec![where_it_may_wait(threads, move || own.connections.with_room(work))];
+        }
+        let (tell, told) = channel();
+        let send_to = |store: &Arc<Opened>| {
+            let (work, own, tell) = (work.clone(), Arc::clone(store), tell.clone());
+            send(store.connections.threads(), move || {
+                let done = own.connections.with_room(work).map_err(|error| own.named(error));
+                _ = tell.send((own.number(), done)); // nobody waits for one that is late
+                Ok(())
+            })
+        };
+        let sent: Vec<_> = stores.iter().map(send_to).collect();
+        drop(tell);
+        let mut answers: Vec<Option<Result<T>>> = stores.iter().map(|_| None).collect();
+        let mut until = None;
+        while answers.iter().any(Option::is_none) {
+            let left = until.map(|until: Instant| until.saturating_duration_since(Instant::now()));
+            let next = match left {
+                None => told.recv().ok(),
+                Some(left) => told.recv_timeout(left).ok(),
+            };
+            let Some((number, answer)) = next else { break };
+            if answer.is_ok() && until.is_none() {
+                until = Some(Instant::now() + OTHERS);
+            }
+            answers[number] = Some(answer);
+        }
+        let missing = |store: &Arc<Opened>, sent: Result<ScheduledFuture<Result<()>>>| {
+            // It has ended without a word if it has panicked.
+            if let Ok(joined) = sent?.join_timeout(Duration::ZERO) {
+                answer(joined)?;
+            }
+            Err(store.named(Error::unreachable("it has not answered yet")))
+        };
+        let answers = answers.into_iter().zip(sent).zip(stores);
+        answers
+            .map(|((answer, sent), store)| answer.unwrap_or_else(|| missing(store, sent)))
+            .collect()
     }
 
     /// Makes a call on each store (HOME-3).

@@ -221,6 +221,11 @@ fn lists_are_paged(database: &Database<'_>) {
     let until = base + Duration::from_secs(97);
     let early = timers.list(&Filter::new().kind("zoo").until(until)).expect("a list");
     assert_eq!(early.len(), 10);
+    let ages = Duration::from_secs(1 << 46); // more microseconds than a number of 64 bits counts
+    for (far, count) in [(base + ages, 25), (base - ages, 0)] {
+        let up_to = timers.list(&Filter::new().kind("zoo").until(far)).expect("a list");
+        assert_eq!(up_to.len(), count);
+    }
     let dead = timers.list(&Filter::new().state(State::Dead)).expect("a list");
     assert_eq!(
         dead.iter().map(|timer| timer.key.as_str()).collect::<Vec<_>>(),

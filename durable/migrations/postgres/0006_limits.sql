@@ -13,7 +13,8 @@ END $$;
 -- A claim of a kind with limits holds the lock of the kind's row until it commits. The row is also the bucket of its rate.
 CREATE TABLE tickwheel_limits (
     kind text PRIMARY KEY,
-    tokens double precision NOT NULL,
+    -- NULL: no worker with a rate has claimed yet, so the bucket is full.
+    tokens double precision,
     filled timestamptz NOT NULL
 ) WITH (fillfactor = 50);
 CREATE TABLE tickwheel_holds (
@@ -32,7 +33,9 @@ CREATE FUNCTION tickwheel_claim(of_kind text, wanted integer, by_owner text, lea
 RETURNS TABLE (clock timestamptz, more boolean, next timestamptz, held_back timestamptz, reached_wake timestamptz, reached_id bigint,
     passed_groups text[], passed_wakes timestamptz[], passed_ids bigint[], ids bigint[], wakes timestamptz[], befores text[],
     timers tickwheel_timers[])
-ROWS 1 LANGUAGE plpgsql SET search_path FROM CURRENT SET plan_cache_mode TO force_custom_plan SET jit TO off AS $$
+ROWS 1 LANGUAGE plpgsql SET search_path FROM CURRENT SET plan_cache_mode TO force_custom_plan SET jit TO off
+-- When the server has not counted the rows yet, it would sort all that is due, for each claim.
+SET enable_bitmapscan TO off AS $$
 #variable_conflict use_column
 DECLARE
     bucket tickwheel_limits;
@@ -45,21 +48,22 @@ DECLARE
 BEGIN
     clock := tickwheel_now();
     more := false;
-    IF (SELECT s.oldest > version FROM tickwheel_schema s) THEN
+    -- By its number, because the table has a column of that name.
+    IF (SELECT s.oldest > $15 FROM tickwheel_schema s) THEN
         RETURN NEXT;
         RETURN;
     END IF;
     SELECT l.* INTO bucket FROM tickwheel_limits l WHERE l.kind = $1 FOR UPDATE SKIP LOCKED;
     IF bucket.kind IS NULL THEN
         -- Another worker claims, or nobody ever has.
-        INSERT INTO tickwheel_limits (kind, tokens, filled) VALUES ($1, coalesce(starts, 0), clock) ON CONFLICT DO NOTHING;
+        INSERT INTO tickwheel_limits (kind, filled) VALUES ($1, clock) ON CONFLICT DO NOTHING;
         held_back := clock + interval '2 milliseconds';
         RETURN NEXT;
         RETURN;
     END IF;
     clock := tickwheel_now();
     IF starts IS NOT NULL THEN
-        available := least(starts, bucket.tokens
+        available := least(starts, coalesce(bucket.tokens, starts)
             + greatest(extract(epoch FROM clock - bucket.filled)::float8, 0) * starts / extract(epoch FROM per)::float8);
         room := least(room, floor(available)::integer);
     END IF;
@@ -71,12 +75,21 @@ BEGIN
     END IF;
     IF room > 0 THEN
         width := CASE WHEN separator IS NULL THEN room ELSE look_at END;
-        WITH due AS MATERIALIZED (
-            SELECT t.id, t.wake, t.state, octet_length(t.payload) AS bytes, split_part(t.key, separator, 1) COLLATE "C" AS grp
-            FROM tickwheel_timers t
-            WHERE t.kind = $1 AND t.wake <= clock
+        -- Without groups, what somebody else has locked is passed over at once, so that it takes no room of others. With groups, all
+        -- that is in sight is looked at, and what is taken is locked below.
+        WITH single AS MATERIALIZED (
+            SELECT t.* FROM tickwheel_timers t
+            WHERE t.kind = $1 AND t.wake <= clock AND separator IS NULL
+                AND (t.wake, t.id) > (coalesce(floor_wake, '-infinity'), coalesce(floor_id, 0))
+            ORDER BY t.wake, t.id LIMIT width FOR UPDATE SKIP LOCKED),
+        in_sight AS MATERIALIZED (
+            SELECT t.* FROM tickwheel_timers t
+            WHERE t.kind = $1 AND t.wake <= clock AND separator IS NOT NULL
                 AND (t.wake, t.id) > (coalesce(floor_wake, '-infinity'), coalesce(floor_id, 0))
             ORDER BY t.wake, t.id LIMIT width),
+        due AS MATERIALIZED (
+            SELECT t.id, t.wake, t.state, octet_length(t.payload) AS bytes, split_part(t.key, separator, 1) COLLATE "C" AS grp
+            FROM (SELECT * FROM single UNION ALL SELECT * FROM in_sight) t),
         -- The first of each group that is not held. Without groups, each timer is by itself.
         heads AS MATERIALIZED (
             SELECT DISTINCT ON (grp, CASE WHEN grp IS NULL THEN id END) due.* FROM due

@@ -2,6 +2,7 @@
 //! verified of a TLS certificate.
 
 use std::str::FromStr;
+use std::time::Duration;
 
 use postgres::Config;
 use postgres::config::{Host, SslMode};
@@ -13,10 +14,15 @@ use crate::error::{Error, Result, with_causes};
 const SETTINGS: &str =
     "-c lock_timeout=10s -c jit=off -c default_transaction_isolation=read\\ committed";
 
+/// How long the making of a connection may take for each host, unless the address says so with `connect_timeout`.
+const CONNECTING: Duration = Duration::from_secs(10);
+
 pub(super) struct Address {
     /// Hosts, ports and the database, for errors.
     pub(super) name: String,
     pub(super) config: Config,
+    /// For the whole of an attempt to connect.
+    pub(super) timeout: Duration,
     /// The same, for the other client.
     #[cfg(feature = "tokio-postgres")]
     pub(super) tokio: tokio_postgres::Config,
@@ -45,9 +51,9 @@ macro_rules! configured {
         if config.get_application_name().is_none() {
             config.application_name("tickwheel");
         }
-        if config.get_connect_timeout().is_none() {
-            config.connect_timeout(PATIENCE);
-        }
+        let timeout = config.get_connect_timeout().copied().unwrap_or(CONNECTING);
+        // The half of it, so that a name whose first address is dead comes to its second one.
+        config.connect_timeout(timeout / 2);
         if config.get_tcp_user_timeout().is_none() {
             config.tcp_user_timeout(PATIENCE).keepalives_idle(PATIENCE);
         }
@@ -56,7 +62,8 @@ macro_rules! configured {
             let options = [SETTINGS, config.get_options().unwrap_or_default()].join(" ");
             config.options(&options);
         }
-        config
+        let hosts = u32::try_from(config.get_hosts().len().max(1)).unwrap_or(u32::MAX);
+        (config, timeout.saturating_mul(hosts))
     }};
 }
 
@@ -71,13 +78,14 @@ impl Address {
         let is_verified = |value: &str| ["verify-ca", "verify-full"].contains(&value);
         let (address, mode) = taken(&address, "sslmode", is_verified);
         let is_pooled = is_pooled.is_some();
-        let config = configured!(Config, address, mode, is_pooled);
+        let (config, timeout) = configured!(Config, address, mode, is_pooled);
         #[cfg(feature = "tokio-postgres")]
-        let tokio = configured!(tokio_postgres::Config, address, mode, is_pooled);
+        let (tokio, _) = configured!(tokio_postgres::Config, address, mode, is_pooled);
         let mode = mode.map(|mode| mode.trim_start_matches("verify-").to_owned());
         Ok(Address {
             name: name_of(&config),
             config,
+            timeout,
             #[cfg(feature = "tokio-postgres")]
             tokio,
             is_pooled,
@@ -198,5 +206,8 @@ mod tests {
         assert_eq!((plain.verify, plain.is_pooled), (Verify::default(), false));
         assert_eq!(plain.config.get_application_name(), Some("tickwheel"));
         assert!(Address::parse("postgres://me@host/shop?sslmode=perhaps").is_err());
+        assert_eq!((plain.timeout, secret.timeout), (CONNECTING, CONNECTING * 2));
+        let hasty = Address::parse("postgres://me@host/shop?connect_timeout=2");
+        assert_eq!(hasty.expect("an address").timeout, Duration::from_secs(2));
     }
 }

@@ -1,7 +1,7 @@
 //! Timers in a PostgreSQL database: [`Postgres`], and [`within`] a transaction of yours.
 //!
 //! Any number of processes on any number of machines may share the tables. This file connects, makes the tables and hears
-//! of news. `address.rs` reads addresses. `table.rs` has the statements of the users, `session.rs` those of the workers.
+//! of news. `address.rs` reads addresses, and `attempts.rs` bounds how long it takes to connect. `table.rs` has the statements of the users, `session.rs` those of the workers.
 //!
 //! - PG-1 Every statement reads the time through `tickwheel_now()`, and where it is compared with a column, in a scalar
 //!   subquery. So the time is read once, and the index on `(kind, wake, id)` is used up to it.
@@ -15,6 +15,7 @@
 //!   last for a transaction.
 
 mod address;
+mod attempts;
 mod link;
 mod session;
 mod table;
@@ -35,6 +36,7 @@ use postgres::tls::{MakeTlsConnect, TlsConnect};
 use postgres::{Client, GenericClient, Row, Socket};
 
 use self::address::Address;
+use self::attempts::Attempts;
 use self::link::Lent;
 use self::session::Session;
 pub use self::table::{Within, within};
@@ -74,7 +76,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// How long a new listener waits for a word of its own.
 const HEARING: Duration = Duration::from_secs(3);
 
-type Connect = dyn Fn() -> std::result::Result<Client, postgres::Error> + Send + Sync;
+type Connect = dyn Fn() -> Result<Client> + Send + Sync;
 type Open = dyn Fn(&Postgres) -> Result<Box<dyn Connection>> + Send + Sync;
 
 /// A PostgreSQL database that keeps timers. Needs version 12 or later.
@@ -100,6 +102,9 @@ impl Postgres {
     /// default; `require`, which encrypts, and believes any certificate; `verify-ca`, and `verify-full`, which also compares the
     /// name of the host. `sslrootcert` is the path of the only root that is believed, as PEM. Otherwise it is the system's.
     /// For another implementation of TLS, there is [`with_tls`](Postgres::with_tls).
+    ///
+    /// `connect_timeout=5` says for how many seconds a new connection is awaited for each host of the address, until the server is
+    /// ready for statements. By default 10.
     ///
     /// Through a pooler in transaction mode, such as `PgBouncer`, add `?pgbouncer=true`. It does what
     /// [`pooled`](Postgres::pooled) does.
@@ -139,13 +144,15 @@ impl Postgres {
         T::Stream: Send,
         <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
     {
+        let attempts = Attempts::new(address.timeout);
         #[cfg(feature = "tokio-postgres")]
         let of_tokio = {
             let (driver, connector) = (tokio::Driver::default(), connector.clone());
+            let attempts = attempts.clone();
             let open = move |of: &Postgres| -> Result<Box<dyn Connection>> {
                 let runtime = driver.runtime().map_err(Error::unreachable)?;
-                let connected = runtime.block_on(address.tokio.connect(connector.clone()));
-                let (guard, connection) = connected.map_err(unreachable)?;
+                let connect = address.tokio.connect(connector.clone());
+                let (guard, connection) = attempts.make_on(runtime, connect)?;
                 runtime.spawn(connection);
                 let link = tokio::Tokio::<_, _, false> { guard, client: tokio::itself };
                 Ok(Box::new(Session::new(link, of.is_pooled, of.schema.clone())?))
@@ -160,7 +167,10 @@ impl Postgres {
             schema: schema.map(Arc::from),
             #[cfg(feature = "tokio-postgres")]
             others: vec![of_tokio],
-            ..Postgres::with_connector(move || config.connect(connector.clone()))
+            ..Postgres::with_connect(Arc::new(move || {
+                let (config, connector) = (config.clone(), connector.clone());
+                attempts.make(move || config.connect(connector))
+            }))
         })
     }
 
@@ -172,8 +182,11 @@ impl Postgres {
     pub fn with_connector(
         connect: impl Fn() -> std::result::Result<Client, postgres::Error> + Send + Sync + 'static,
     ) -> Postgres {
-        let name = "a database without an address".to_owned();
-        let (connect, others) = (Arc::new(connect), Vec::new());
+        Postgres::with_connect(Arc::new(move || connect().map_err(unreachable)))
+    }
+
+    fn with_connect(connect: Arc<Connect>) -> Postgres {
+        let (name, others) = ("a database without an address".to_owned(), Vec::new());
         Postgres { name, connect, others, is_pooled: false, schema: None }
     }
 
@@ -272,7 +285,7 @@ impl Postgres {
     }
 
     fn client(&self) -> Result<Client> {
-        (self.connect)().map_err(unreachable)
+        (self.connect)()
     }
 }
 

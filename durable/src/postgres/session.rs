@@ -348,13 +348,15 @@ impl<L: Link> Connection for Session<L> {
 
     fn hold(&mut self, fences: &[i64], lease: Duration) -> Result<Vec<i64>> {
         let sql = "UPDATE tickwheel_holds SET until = tickwheel_now() + $2::float8 * interval '1 millisecond'
-            WHERE fence = ANY ($1::bigint[]) RETURNING fence";
+            WHERE fence IN (SELECT fence FROM tickwheel_holds WHERE fence = ANY ($1::bigint[]) ORDER BY fence FOR UPDATE)
+            RETURNING fence"; // in one order (PG-2)
         fences_in(&self.patient().query(sql, &[&fences.to_vec(), &for_interval(lease)])?)
     }
 
     /// It is not awaited that this is on the disk. After a crash, a hold that is there again ends by itself.
     fn let_go(&mut self, fences: &[i64]) -> Result<()> {
-        let sql = "DELETE FROM tickwheel_holds WHERE fence = ANY ($1::bigint[])
+        let sql = "DELETE FROM tickwheel_holds
+            WHERE fence IN (SELECT fence FROM tickwheel_holds WHERE fence = ANY ($1::bigint[]) ORDER BY fence FOR UPDATE)
             AND (SELECT set_config('synchronous_commit', 'off', true)) IS NOT NULL";
         self.patient().query(sql, &[&fences.to_vec()]).map(drop)
     }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use postgres::types::private::BytesMut;
 use postgres::types::{IsNull, ToSql, Type, accepts, to_sql_checked};
@@ -11,7 +11,7 @@ use postgres::{GenericClient, Row, Statement};
 
 use super::link::Sql;
 use super::{failed, only_row, placed, quoted};
-use crate::clock::{from_micros, micros};
+use crate::clock::{LATEST, from_micros, micros};
 use crate::columns::{columns_of, delay_micros, delay_millis, milliseconds, repetition_in};
 use crate::error::Result;
 use crate::store::{Existing, Table};
@@ -383,7 +383,8 @@ impl<C: Sql> Table for Within<'_, C> {
         let values: &[&dyn Value] = &[
             &filter.kind,
             &filter.state.map(State::name),
-            &filter.until,
+            // A time far away is more than the client can send.
+            &filter.until.map(|until| until.clamp(UNIX_EPOCH, from_micros(LATEST))),
             &last.map(|last| &last.kind),
             &last.and_then(|last| last.wake),
             &last.map(|last| last.id),

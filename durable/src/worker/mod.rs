@@ -22,7 +22,7 @@ use crate::error::{Error, Result, StopReason};
 use crate::failure::{Failure, HandlerResult, Retry};
 use crate::handler::{Handler, Run};
 use crate::store::{AnyTransaction, Limits, Notices, Store, TransactionType};
-use crate::timer::{MILLISECOND, Timer};
+use crate::timer::{LONGEST_KIND, MILLISECOND, Timer};
 use crate::timers::{Timers, some};
 use tickwheel::Scheduler;
 
@@ -243,7 +243,8 @@ impl WorkerBuilder {
 
     /// Sets how many handlers of each kind may run at the same time, but for async ones. By default 4, and 0 is refused by
     /// [`start`](WorkerBuilder::start). One kind may have another number: [`at_most`](WorkerBuilder::at_most). Each kind has its own
-    /// threads, so a kind that is slow makes no other one late. They are started when they are needed.
+    /// threads, so a kind that is slow makes no other one late. They are started when they are needed. Of several stores, each has so
+    /// many.
     pub fn threads(mut self, threads: usize) -> WorkerBuilder {
         self.settings.threads = threads;
         self
@@ -251,7 +252,7 @@ impl WorkerBuilder {
 
     /// Sets how many runs of an async handler may be under way at the same time: of the kind that was registered last, or
     /// before any, of all kinds. By default 64, and 0 is refused by [`start`](WorkerBuilder::start). Further timers wait for one
-    /// of them.
+    /// of them. Of several stores, each has so many.
     pub fn async_runs(mut self, runs: usize) -> WorkerBuilder {
         match self.kinds.last_mut() {
             Some(kind) if kind.handler.is_async() || runs == 0 => kind.at_most = Some(runs),
@@ -262,7 +263,8 @@ impl WorkerBuilder {
     }
 
     /// Sets how many runs of the kind that was registered last may be under way at the same time in this worker. By default as many as
-    /// [`threads`](WorkerBuilder::threads) or, of an async handler, [`async_runs`](WorkerBuilder::async_runs) say.
+    /// [`threads`](WorkerBuilder::threads) or, of an async handler, [`async_runs`](WorkerBuilder::async_runs) say. Of several stores,
+    /// each has so many.
     pub fn at_most(self, runs: usize) -> WorkerBuilder {
         self.of_last("at_most", |kind| kind.at_most = Some(runs))
     }
@@ -448,10 +450,11 @@ impl WorkerBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] if there is no handler, or one for a transaction that the store does not have, if a number of the
-    /// settings is one with which nothing would run, or if the scheduler is closed or a thread cannot be started.
-    /// [`Error::Unreachable`] if the database cannot be reached now. [`Error::TooManyClients`] if the server has had no room for
-    /// as long as [`OpenOptions::acquire_timeout`](crate::OpenOptions::acquire_timeout) says.
+    /// [`Error::Invalid`] if there is no handler, or one of a kind that no timer can have, or one for a transaction that the store
+    /// does not have, if a number of the settings is one with which nothing would run, or if the scheduler is closed or a thread cannot
+    /// be started. [`Error::Unreachable`] if the database cannot be reached now. [`Error::TooManyClients`] if the server has had no room for
+    /// as long as [`OpenOptions::acquire_timeout`](crate::OpenOptions::acquire_timeout) says. Of several databases, it is an error if
+    /// this goes for all of them.
     pub fn start(self, scheduler: &Scheduler) -> Result<Worker> {
         self.check()?;
         if scheduler.is_closed() {
@@ -487,6 +490,15 @@ impl WorkerBuilder {
     }
 
     fn check(&self) -> Result<()> {
+        let is_impossible =
+            |name: &&String| name.is_empty() || name.len() > LONGEST_KIND || name.contains('\0');
+        // With one that the server refuses, no claim and no look of the whole worker would succeed.
+        if let Some(name) = self.kinds.iter().map(|kind| &kind.name).find(is_impossible) {
+            return Err(Error::Invalid(format!(
+                "the kind {name:?} has a handler, and no timer can be of it: a kind has 1 to {LONGEST_KIND} bytes, and not the \
+                 character 0"
+            )));
+        }
         let has: Vec<_> =
             self.timers.stores().iter().map(|one| one.store().transactions()).collect();
         let does_not_fit = |kind: &&Kind| {

@@ -539,8 +539,9 @@ impl Shared {
         }
         let line = &state.lines[kind];
         let ahead = line.average.map_or(1, |average| AHEAD.as_nanos() / average.as_nanos().max(1));
-        // What waits for a thread here must not take the place of what may run elsewhere.
-        let most = if self.kinds[kind].limits.at_most.is_some() { 1 } else { MOST_AHEAD };
+        // What waits for a thread here must not take the place of what may run elsewhere, nor gather starts for later.
+        let limits = self.kinds[kind].limits;
+        let most = if limits.at_most.is_some() || limits.rate.is_some() { 1 } else { MOST_AHEAD };
         let ahead = ahead.clamp(1, most) as usize;
         let ahead = share.map_or(ahead, |share| part(ahead as u64, share) as usize);
         // Threads that are busy for long must not have more and more payloads queued behind them.

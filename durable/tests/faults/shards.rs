@@ -21,12 +21,21 @@ const KILLED: usize = 1;
 
 type Check = (&'static str, fn(&[Server; 3]));
 
-const CHECKS: [Check; 6] = [
+const CHECKS: [Check; 9] = [
     ("homes_in_sql_are_the_same", homes_in_sql_are_the_same),
     ("each_timer_is_on_one_server_and_found_by_its_key", each_timer_is_on_one_server),
     ("lists_and_counts_have_each_timer_once", lists_and_counts_have_each_timer_once),
     ("a_timer_elsewhere_is_found_where_it_is", a_timer_elsewhere_is_found_where_it_is),
+    (
+        "a_search_waits_for_no_store_that_it_need_not_ask",
+        a_search_waits_for_no_store_that_it_need_not_ask,
+    ),
     ("a_transaction_is_that_of_the_timers_server", a_transaction_is_that_of_the_timers_server),
+    ("a_store_that_does_not_fit_is_named", a_store_that_does_not_fit_is_named),
+    (
+        "a_server_that_is_silent_or_full_holds_up_no_other",
+        a_server_that_is_silent_or_full_holds_up_no_other,
+    ),
     ("a_server_that_is_killed_holds_up_no_other", a_server_that_is_killed_holds_up_no_other),
 ];
 
@@ -219,6 +228,48 @@ fn a_timer_elsewhere_is_found_where_it_is(servers: &[Server; 3]) {
     assert_eq!(timers.list(&Filter::new()).expect("a list").len(), 30);
 }
 
+fn a_search_waits_for_no_store_that_it_need_not_ask(servers: &[Server; 3]) {
+    let databases = schemas(servers);
+    let options = OpenOptions::new().max_connections(3).acquire_timeout(Duration::from_secs(1));
+    let timers = options.search_all().sharded(addresses(&databases)).expect("it opens");
+    let keys = [0, 1].map(|shard| key_at(&timers, "mail", shard, 1));
+    timers.schedule_all(&keys.clone().map(|key| NewTimer::new("mail", key, HOUR))).expect("done");
+    let mut holder = client(&databases[1].url());
+    let mut held = holder.transaction().expect("it begins");
+    held.batch_execute("LOCK TABLE tickwheel_timers").expect("it is held");
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build();
+    let runtime = runtime.expect("a runtime");
+    let of_held = || {
+        let (calls, key) = (timers.asynchronous(), keys[1].clone());
+        runtime.spawn(async move { calls.get("mail", &key).await })
+    };
+    let stuck: Vec<_> = (0..6).map(|_| of_held()).collect();
+    let waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted";
+    until("as many wait as may", || databases[1].number(waiting) == 3);
+    let found = runtime.block_on(timers.asynchronous().get("mail", &keys[0]));
+    assert!(found.expect("it is at its home, which is not held").is_some());
+    held.rollback().expect("it ends");
+    stuck.into_iter().for_each(|call| drop(runtime.block_on(call)));
+
+    // One that is away keeps nothing from being scheduled that need not be looked for there.
+    let away = "postgres://me@%2Fnowhere/timers".to_owned();
+    let timers = OpenOptions::new().search_all().sharded([databases[0].address(), away]);
+    let timers = timers.expect("it opens");
+    let known: Vec<_> = (0..40).map(|seed| key_at(&timers, "known", 0, seed)).collect();
+    let all = |text: &'static str| -> Vec<_> {
+        let of = |key: &String| NewTimer::new("known", key.clone(), HOUR).payload(text);
+        known.iter().map(of).collect()
+    };
+    timers.shards()[0].schedule_all(&all("before")).expect("scheduled");
+    let mut both = all("after");
+    both.insert(7, NewTimer::new("known", key_at(&timers, "known", 1, 99), HOUR));
+    both.insert(9, NewTimer::new("known", key_at(&timers, "known", 0, 99), HOUR));
+    assert_eq!(failed(timers.schedule_all(&both)), [1]);
+    let there = timers.shards()[0].list(&Filter::new().kind("known")).expect("a list");
+    assert_eq!(there.len(), known.len());
+    assert!(there.iter().all(|timer| timer.payload == b"after"), "{there:?}");
+}
+
 fn a_transaction_is_that_of_the_timers_server(servers: &[Server; 3]) {
     const COUNT: usize = 30;
     let databases = schemas(servers);
@@ -382,6 +433,85 @@ fn a_server_that_is_killed_holds_up_no_other(servers: &[Server; 3]) {
     timers.schedule(&new(KILLED, 6)).expect("it is back");
     until("it runs", || !runs_of(&new(KILLED, 6).key).is_empty());
     until("all is written", || timers.list(&Filter::new()).is_ok_and(|left| left.is_empty()));
+}
+
+/// Its schema was renamed, which is wrong with the store, and not with a call.
+fn a_store_that_does_not_fit_is_named(servers: &[Server; 3]) {
+    let databases = schemas(servers);
+    drop(open(&databases));
+    let Database::Schema { name, .. } = &databases[1] else { panic!("a schema") };
+    databases[1]
+        .execute(&format!("ALTER SCHEMA {name} RENAME TO {name}_other; CREATE SCHEMA {name}"));
+    let mut addresses = addresses(&databases);
+    addresses[1] += "_other";
+    assert!(addresses[1].contains(&format!("{name}_other")), "{}", addresses[1]);
+    let error = Timers::sharded(addresses).expect_err("it does not fit");
+    let Error::Shards(of) = &error else { panic!("{error:?}") };
+    assert!(matches!(&of[..], [one] if one.shard == 1), "{error:?}");
+    assert!(matches!(of[0].error, Error::Invalid(_)), "{error:?}");
+    databases[1]
+        .execute(&format!("DROP SCHEMA {name}; ALTER SCHEMA {name}_other RENAME TO {name}"));
+}
+
+/// A process that was halted, and goes on at the latest when this is dropped.
+struct Halted(u32);
+
+impl Drop for Halted {
+    fn drop(&mut self) {
+        signal("CONT", self.0);
+    }
+}
+
+/// It is halted, so it takes connections and says nothing. Or others have all its connections.
+fn a_server_that_is_silent_or_full_holds_up_no_other(servers: &[Server; 3]) {
+    const LAST: usize = 2;
+    let databases = schemas(servers);
+    drop(open(&databases));
+    let Database::Schema { name, .. } = &databases[LAST] else { panic!("a schema") };
+    let mut addresses = addresses(&databases);
+    addresses[LAST] += "&connect_timeout=3";
+    let hold_up_nothing =
+        |addresses: &[String], seed: usize, is_away: &dyn Fn(), is_back: &dyn Fn()| {
+            is_away();
+            let begin = Instant::now();
+            let timers = Timers::sharded(addresses).expect("it opens");
+            let opened = begin.elapsed();
+            let (book, told) = (Book::default(), Arc::default());
+            let worker = start(&timers, &book, &told);
+            println!("opened after {opened:?}, and started after {:?}", begin.elapsed());
+            assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+            let keys = [0, 1, LAST].map(|shard| key_at(&timers, "mail", shard, seed));
+            for key in &keys[..2] {
+                timers.schedule(&NewTimer::new("mail", key.clone(), Duration::ZERO)).expect("done");
+                until("it runs", || book.runs(key).len() == 1);
+            }
+            is_back();
+            let last = NewTimer::new("mail", keys[LAST].clone(), Duration::ZERO);
+            until("it is back", || timers.schedule(&last).is_ok());
+            until("it runs", || !book.runs(&keys[LAST]).is_empty());
+            assert!(worker.stop(Duration::from_secs(10)));
+        };
+    let process = servers[LAST].process();
+    let guard = Halted(process);
+    let halted = || {
+        signal("STOP", process);
+        let begin = Instant::now();
+        let error = Timers::open(&addresses[LAST]).expect_err("it is halted");
+        assert!(error.to_string().contains("does not answer"), "{error:?}");
+        assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
+    };
+    hold_up_nothing(&addresses, 1, &halted, &|| signal("CONT", process));
+
+    drop(guard);
+    let room = |connections: i32| {
+        databases[LAST].execute(&format!("ALTER ROLE few CONNECTION LIMIT {connections}"));
+    };
+    let role = format!("CREATE ROLE few LOGIN; GRANT ALL ON SCHEMA {name} TO few;
+        GRANT ALL ON ALL TABLES IN SCHEMA {name} TO few; GRANT ALL ON ALL SEQUENCES IN SCHEMA {name} TO few");
+    databases[LAST].execute(&role);
+    addresses[LAST] = addresses[LAST].replace("postgres@", "few@");
+    hold_up_nothing(&addresses, 2, &|| room(0), &|| room(-1));
+    databases[LAST].execute("DROP OWNED BY few CASCADE; DROP ROLE few");
 }
 
 /// A file has one writer at a time, so several files are written at the same time.

@@ -29,9 +29,10 @@ use calls::{futures_do_what_the_calls_do, what_a_future_schedules_comes_on_time}
 use common::{PATIENCE, until};
 use databases::{Database, client};
 use tenants::{
-    a_flood_leaves_the_others_on_time, a_group_that_floods_leaves_the_others_on_time,
-    a_hold_does_not_end_before_its_lease, a_hold_lasts_as_long_as_its_lease,
-    a_kind_has_a_bound_of_its_own_in_a_process, a_rate_holds_over_all_workers,
+    a_claim_with_limits_is_a_claim, a_flood_leaves_the_others_on_time,
+    a_group_that_floods_leaves_the_others_on_time, a_hold_does_not_end_before_its_lease,
+    a_hold_lasts_as_long_as_its_lease, a_kind_has_a_bound_of_its_own_in_a_process,
+    a_rate_holds_over_all_workers, a_rate_lets_no_starts_gather,
     a_run_whose_timer_is_gone_holds_its_group, another_process_schedules_beside_a_drain,
     groups_run_one_at_a_time_and_in_order, limits_hold_while_workers_are_killed,
     no_more_run_at_once_than_the_limit_of_all, outcomes_do_not_wait_for_holds_that_stay,
@@ -1210,6 +1211,9 @@ fn what_a_worker_cannot_be_is_said(database: &Database<'_>) {
         assert!(matches!(error, Error::Invalid(_)), "{error:?}");
     };
     invalid(timers.worker());
+    for kind in ["", "ma\0il", &"x".repeat(201)] {
+        invalid(timers.worker().handle("mail", |_| Ok(())).handle(kind, |_| Ok(())));
+    }
     invalid(timers.worker().handle("mail", |_| Ok(())).lease(Duration::from_millis(1)));
     invalid(timers.worker().handle_in_transaction("mail", |_, _| Ok(())));
     invalid(timers.worker().handle("mail", |_| Ok(())).handle("mail", |_| Ok(())));
@@ -1359,6 +1363,8 @@ on_both! {
     a_group_that_floods_leaves_the_others_on_time,
     a_run_whose_timer_is_gone_holds_its_group,
     what_limits_cannot_be_is_said,
+    a_claim_with_limits_is_a_claim,
+    a_rate_lets_no_starts_gather,
     a_hold_lasts_as_long_as_its_lease,
     outcomes_do_not_wait_for_holds_that_stay,
     what_limits_hold_back_calls_for_no_help,

@@ -421,14 +421,87 @@ pub(crate) fn what_limits_cannot_be_is_said(database: &Database<'_>) {
     drop(many);
 }
 
-/// A claim of a worker that has died holds its place until its lease ends, whatever becomes of the timer.
-pub(crate) fn a_hold_lasts_as_long_as_its_lease(database: &Database<'_>) {
-    let store: Box<dyn Store> = match database {
+fn store_of(database: &Database<'_>) -> Box<dyn Store> {
+    match database {
         Database::File(path) => Box::new(sqlite::Sqlite::new(path)),
         Database::Schema { .. } => {
             Box::new(postgres::Postgres::new(&database.url()).expect("an address"))
         }
+    }
+}
+
+/// A claim with limits does what any claim does: it passes over what is locked, and takes nothing from tables that are too new.
+pub(crate) fn a_claim_with_limits_is_a_claim(database: &Database<'_>) {
+    _ = database.open();
+    put(database, "mail", "", 9);
+    let mut connection = store_of(database).connect().expect("it connects");
+    let mut limits = Limits::default();
+    limits.at_most = Some(2);
+    let mut claim = |limits| {
+        let claim = Claim::new("mail", "me").limit(9).lease(HOUR).limits(Some(limits));
+        connection.claim(&claim)
     };
+    let mut taken = Vec::new();
+    let mut take = |limits| {
+        until("nobody else claims", || {
+            let claimed = claim(limits).expect("a claim").timers;
+            taken.extend(claimed.into_iter().map(|claimed| claimed.timer.key));
+            !taken.is_empty()
+        });
+        std::mem::take(&mut taken)
+    };
+    if database.is_sqlite() {
+        assert_eq!(take(limits), ["1", "2"]);
+    } else {
+        let commit = database
+            .begin("BEGIN; SELECT FROM tickwheel_timers WHERE key IN ('1', '2') FOR UPDATE");
+        assert_eq!(take(limits), ["3", "4"]);
+        commit();
+    }
+    // A bucket is full for the first one that has a rate.
+    let mut rate = Limits::default();
+    rate.rate = Some((3, HOUR));
+    assert_eq!(take(rate).len(), 3);
+    database.execute("UPDATE tickwheel_schema SET version = 99, oldest = 99");
+    let error = claim(Limits::default()).expect_err("the tables are too new");
+    assert!(matches!(error, Error::Schema(99)), "{error:?}");
+    let running = "SELECT count(*) FROM tickwheel_timers WHERE state = 'running'";
+    assert_eq!(database.number(running), 5);
+}
+
+/// What is claimed may start at once, so no starts are gathered for later.
+pub(crate) fn a_rate_lets_no_starts_gather(database: &Database<'_>) {
+    let timers = database.open();
+    put(database, "mail", "", 20);
+    let (gate, closed) = mpsc::channel::<()>();
+    let closed = Mutex::new(closed);
+    let (tell, told) = mpsc::channel();
+    let worker = timers.worker().threads(1).handle("mail", move |run| {
+        tell.send(run.key().to_owned())?;
+        if run.key() == "20" {
+            _ = closed.lock().expect("no panic").recv(); // until the sender is gone
+        }
+        Ok(())
+    });
+    let (other_ran, others) = mpsc::channel();
+    let worker = worker.rate(1000, Duration::from_secs(1));
+    let worker = start(worker.handle("other", move |_| Ok(other_ran.send(())?)));
+    until("the last one runs", || told.try_iter().any(|key| key == "20"));
+    put(database, "mail", "more ", 500);
+    timers.tell("mail");
+    // Meanwhile the bucket fills up.
+    let later = Duration::from_millis(300);
+    timers.schedule(&NewTimer::new("other", "1", later)).expect("scheduled");
+    others.recv_timeout(PATIENCE).expect("it runs");
+    let running = "SELECT count(*) FROM tickwheel_timers WHERE kind = 'mail' AND state = 'running'";
+    assert_eq!(database.number(running), 1);
+    drop(gate);
+    assert!(worker.stop(PATIENCE));
+}
+
+/// A claim of a worker that has died holds its place until its lease ends, whatever becomes of the timer.
+pub(crate) fn a_hold_lasts_as_long_as_its_lease(database: &Database<'_>) {
+    let store = store_of(database);
     let timers = database.open();
     put(database, "mail", "a/", 2);
     put(database, "mail", "b/", 2);
