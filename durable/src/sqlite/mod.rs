@@ -147,7 +147,8 @@ impl File {
     }
 
     fn open(&self) -> Result<Client> {
-        let client = Client::open(&self.path).map_err(failed)?;
+        #[allow(unused_mut, reason = "a later rusqlite borrows it mutably for its handler")]
+        let mut client = Client::open(&self.path).map_err(failed)?;
         client.busy_handler(Some(is_worth_another_try)).map_err(failed)?;
         set_wal(&client)?;
         client.execute_batch("PRAGMA synchronous = FULL").map_err(failed)?;
