@@ -1029,6 +1029,8 @@ MUTATIONS = [
      "_ = dispatcher.connection().and_then(Connection::announce);", "", durable("worker")),
     ("durable: the next timer of a batch is not expected", "durable/src/worker/dispatcher.rs",
      "next.into_iter().for_each(|next| shared.expect_alone(kind, next));", "", durable("worker")),
+    ("durable: turns, what was left is not told", "durable/src/worker/dispatcher.rs",
+     "(next.is_some() || was_left)", "next.is_some()", durable("sql")),
     ("durable: in SQL, all workers claim at the same moment", "durable/src/worker/turns.rs",
      "if of.open.is_some_and(|until| now < until) {", "if true {", durable("sql")),
     ("durable: in SQL, the second worker does not check", "durable/src/worker/dispatcher.rs",

@@ -615,9 +615,10 @@ impl Dispatcher<'_> {
             _ = shared.causes.insert(Cause::HeldBack(kind), (), delay);
         }
         let was_left = self.was_left.remove(&kind);
+        let was_left = was_left && !claimed.timers.is_empty();
+        self.must_attend |= was_left; // the worker that should have claimed it may have died
         if !claimed.timers.is_empty() {
             self.shares.has_claimed(kind, shared.scheduler.now());
-            self.must_attend |= was_left; // the worker that should have claimed it may have died
         }
         if let Some(start) = start {
             self.learn_of_groups(kind, start, &claimed);
@@ -633,8 +634,8 @@ impl Dispatcher<'_> {
         self.queue(kind, claimed.timers, sent + shared.settings.lease);
         let is_full = claimed.more && claimed.held_back.is_none();
         self.fills(kind, last.filter(|_| is_full))?;
-        if next.is_some() && self.turns.has_others(kind) {
-            // They need not know of it either.
+        // Others need not know of the next one either, and the one that has left something may not have known of it (TURN-2).
+        if (next.is_some() || was_left) && self.turns.has_others(kind) {
             self.tell_of_more(kind, false, claimed.now + HORIZON)?;
         }
         Ok(is_hungry)

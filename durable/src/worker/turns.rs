@@ -21,7 +21,9 @@
 //!   second otherwise, but never a timer.
 //! - TURN-2 A worker leaves to others only what all of them come to know: it was told to all, or each of them sees it in a look. What
 //!   this worker knows alone it claims itself: the next attempt of a timer that has failed, the next run of a series, a timer that a
-//!   claim has shown. So there are no turns for workers that are not told of each timer.
+//!   claim has shown. So there are no turns for workers that are not told of each timer. Of a batch they are told of the first timer,
+//!   and one may have looked before the batch and another behind it. So a worker that finds something which another one has left tells
+//!   all to look.
 //! - TURN-3 Turns are for what comes. What is late by more than a slot and [`MARGIN`] is claimed by whoever sees it. So is a kind of
 //!   which more is due than one worker has had room for during [`FULL`]: for [`OPEN`], in all workers. So a backlog is worked off by all.
 //! - TURN-4 A worker always counts itself. So one that is alone, or knows no other, claims everything when it is due.
