@@ -356,7 +356,7 @@ pub(crate) fn idle(engine: Engine, server: &Server, size: &Size) -> Idle {
     put_in(&place, (0..size.drain / 10).map(|number| (key(number), due)).collect());
     let crew = Crew::start(&place, 1, Handler::Plain);
     warm_up(&place, &crew, size);
-    thread::sleep(size.patience / 3); // the workers' reports come once a second by then
+    thread::sleep(size.patience / 10); // what follows the last run has been written
     // That of a SQLite file is in this process, of which nothing else runs.
     let worker = crew.process().unwrap_or_else(std::process::id);
     let of_server = || match engine {

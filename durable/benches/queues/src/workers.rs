@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime};
 
@@ -32,14 +32,18 @@ const BATCH: i64 = 100;
 struct Log {
     seen: Arc<Mutex<Vec<(i64, i64)>>>,
     count: Arc<AtomicUsize>,
+    has_changed: Arc<Condvar>,
 }
 
 impl Log {
     fn add(&self, due: i64) {
         let late = micros(SystemTime::now()) - due;
-        self.seen.lock().expect("no panic").push((due, late));
+        let mut seen = self.seen.lock().expect("no panic");
+        seen.push((due, late));
         // It is a count for the progress, and orders nothing.
         self.count.fetch_add(1, Ordering::Relaxed);
+        drop(seen);
+        self.has_changed.notify_one();
     }
 
     fn add_text(&self, payload: &[u8]) {
@@ -191,7 +195,10 @@ pub(crate) fn main(arguments: &[String]) {
     });
     _ = std::io::stdin().read_to_end(&mut Vec::new());
     stop();
+    let seen = log.seen.lock().expect("no panic");
     is_over.store(true, Ordering::Relaxed);
+    drop(seen);
+    log.has_changed.notify_one();
     reporter.join().expect("no panic");
     let mut output = std::io::BufWriter::new(std::io::stdout().lock());
     for (due, late) in log.seen.lock().expect("no panic").iter() {
@@ -199,18 +206,21 @@ pub(crate) fn main(arguments: &[String]) {
     }
 }
 
-/// Tells how many handlers have been called, if it has changed, each few milliseconds. After two seconds without a run it looks
-/// once a second, because what a worker costs that is idle is measured too.
+/// Tells how many handlers have been called, each few milliseconds while that changes. Meanwhile it waits, because what a worker
+/// costs that is idle is measured too.
 fn report(log: &Log, is_over: &AtomicBool) {
-    let (mut told, mut idle) = (0, 0);
-    while !is_over.load(Ordering::Relaxed) {
-        let count = log.count.load(Ordering::Relaxed);
-        idle += 1;
-        if count != told {
-            println!("{count}");
-            (told, idle) = (count, 0);
+    let mut told = 0;
+    let is_idle =
+        |told| log.count.load(Ordering::Relaxed) == told && !is_over.load(Ordering::Relaxed);
+    loop {
+        let seen = log.seen.lock().expect("no panic");
+        drop(log.has_changed.wait_while(seen, |_| is_idle(told)).expect("no panic"));
+        if is_over.load(Ordering::Relaxed) {
+            return;
         }
-        thread::sleep(Duration::from_millis(if idle < 400 { 5 } else { 1000 }));
+        told = log.count.load(Ordering::Relaxed);
+        println!("{told}");
+        thread::sleep(Duration::from_millis(5));
     }
 }
 
