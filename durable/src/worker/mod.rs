@@ -207,6 +207,7 @@ impl WorkerBuilder {
             name,
             handler,
             retry: None,
+            give_up_if: None,
             time_limit: None,
             at_most: None,
             spawn: None,
@@ -223,6 +224,48 @@ impl WorkerBuilder {
             Some(kind) => kind.retry = Some(retry),
             None => self.settings.retry = retry,
         }
+        self
+    }
+
+    /// Sets after which failures a timer is dead at once, whatever attempts it has left: of the kind that was registered last, or
+    /// before any, of all kinds that have no such rule themselves. It is asked about whatever counts as a failed attempt: an error
+    /// that the handler has returned, also one with [`retry_after`](Failure::retry_after), its panic, and the end of its time limit.
+    /// A rule that panics has not said so.
+    ///
+    /// ```
+    /// # #[cfg(feature = "sqlite")] {
+    /// use std::num::ParseIntError;
+    /// use std::sync::mpsc::channel;
+    /// use std::time::Duration;
+    /// use tickwheel::Scheduler;
+    /// use tickwheel_durable::{NewTimer, Timers};
+    ///
+    /// let timers = Timers::open("sqlite::memory:")?;
+    /// let (tell, told) = channel();
+    /// let worker = timers
+    ///     .worker()
+    ///     .handle("charge", |run| {
+    ///         let _amount: u32 = std::str::from_utf8(run.payload())?.parse()?;
+    ///         Ok(())
+    ///     })
+    ///     .give_up_if(|failure| failure.is::<ParseIntError>()) // it will not get better
+    ///     .on_dead(move |timer, reason| _ = tell.send(format!("{}: {reason}", timer.attempts)))
+    ///     .start(Scheduler::global())?;
+    /// timers.schedule(&NewTimer::new("charge", "4711", Duration::ZERO).payload("two pears"))?;
+    /// assert_eq!(told.recv()?, "1: invalid digit found in string");
+    /// # drop(worker);
+    /// # }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn give_up_if(
+        mut self,
+        rule: impl Fn(&Failure) -> bool + Send + Sync + 'static,
+    ) -> WorkerBuilder {
+        let of_whom = match self.kinds.last_mut() {
+            Some(kind) => &mut kind.give_up_if,
+            None => &mut self.settings.give_up_if,
+        };
+        *of_whom = Some(Box::new(rule));
         self
     }
 
@@ -724,6 +767,8 @@ pub struct WorkerStats {
     pub dead: u64,
     /// Whose outcome did not matter any more, because the lease had ended, or the timer was replaced or cancelled.
     pub lost: u64,
+    /// Put off by their handlers ([`Failure::snooze`]), and written down. They are no failures.
+    pub snoozed: u64,
     /// Claimed and given back, at the stop, or because the database could not be reached before the handler was called.
     pub released: u64,
     /// Claimed now, and not yet written down.
@@ -750,6 +795,7 @@ impl WorkerStats {
             timed_out: self.timed_out + other.timed_out,
             dead: self.dead + other.dead,
             lost: self.lost + other.lost,
+            snoozed: self.snoozed + other.snoozed,
             released: self.released + other.released,
             running: self.running + other.running,
             stuck: self.stuck + other.stuck,
