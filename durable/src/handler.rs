@@ -491,3 +491,35 @@ impl fmt::Debug for Work<'_> {
         f.debug_struct("Work").field("run", &self.run).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn poll(cancelled: &mut Cancelled) -> bool {
+        Pin::new(cancelled).poll(&mut Context::from_waker(Waker::noop())).is_ready()
+    }
+
+    #[test]
+    fn those_that_wait_leave_nothing_behind() {
+        let scheduler = Scheduler::global();
+        let tenure = Tenure::new(scheduler, scheduler.now() + Duration::from_secs(60));
+        let sleep = || scheduler.sleep(Duration::ZERO);
+        let cancelled = || Cancelled { tenure: Arc::clone(&tenure), number: None, sleep: sleep() };
+        let mut first = cancelled();
+        for _ in 0..3 {
+            assert!(!poll(&mut first) && !poll(&mut first));
+            let mut other = cancelled();
+            assert!(!poll(&mut other));
+            assert_eq!(tenure.lock_waiting().others.len(), 2, "each once");
+            drop(other);
+            assert_eq!(tenure.lock_waiting().others.len(), 1);
+        }
+        assert!(!tenure.has_heard());
+        tenure.end();
+        assert!(tenure.lock_waiting().others.is_empty() && !tenure.is_current());
+        assert!(poll(&mut first) && poll(&mut cancelled()) && tenure.has_heard());
+        drop(first);
+        assert!(tenure.lock_waiting().others.is_empty());
+    }
+}

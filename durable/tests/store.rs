@@ -553,7 +553,8 @@ fn it_is_told_which_runs_are_still_running(database: &Database<'_>) {
     let mut expected = [run("stays"), run("held"), id(&again, 0)].map(|run| run.fence);
     expected.sort_unstable();
     // What is not committed has not happened, and is not waited for.
-    let commit = database.begin("BEGIN; UPDATE tickwheel_timers SET owner = 'x' WHERE key = 'held'");
+    let commit =
+        database.begin("BEGIN; UPDATE tickwheel_timers SET owner = 'x' WHERE key = 'held'");
     runs.push(id(&again, 0));
     let mut running = connection.running(&runs).expect("no error");
     commit();

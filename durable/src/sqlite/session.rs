@@ -151,7 +151,8 @@ impl Connection for Session {
 
     fn running(&mut self, runs: &[RunId]) -> Result<Vec<i64>> {
         self.read(|table| {
-            let sql = "SELECT 1 FROM tickwheel_timers WHERE id = ?1 AND fence = ?2 AND state = 'running'";
+            let sql =
+                "SELECT 1 FROM tickwheel_timers WHERE id = ?1 AND fence = ?2 AND state = 'running'";
             let mut statement = table.client.prepare_cached(sql).map_err(failed)?;
             let mut running = Vec::new();
             for run in runs {

@@ -272,9 +272,9 @@ impl WorkerBuilder {
     /// Sets how long a run may take, for timers that do not say so themselves: of the kind that was registered last, or
     /// before any, of all kinds. By default a minute. One of less than a millisecond is refused by [`start`](WorkerBuilder::start).
     ///
-    /// A run that exceeds the limit has failed, and its timer is tried again. The handler cannot be stopped. It is told so
-    /// if it asks [`Run::is_current`]. Its thread is replaced, as long as no more than sixteen such threads of the kind are
-    /// stuck. After that, when all threads of the kind are stuck, the hook of [`on_error`](WorkerBuilder::on_error) gets
+    /// A run that exceeds the limit has failed, and its timer is tried again. The hook of [`on_error`](WorkerBuilder::on_error) gets
+    /// [`Error::TimeLimit`] at once. The handler cannot be stopped, unless it is a future. It is told so by [`Run::is_current`]
+    /// and [`Run::cancelled`]. Its thread is replaced, as long as no more than sixteen such threads of the kind are stuck. After that, when all threads of the kind are stuck, the hook of [`on_error`](WorkerBuilder::on_error) gets
     /// [`Error::Stuck`], and this worker claims no more of the kind until a handler returns. Other kinds are not affected.
     pub fn time_limit(mut self, limit: Duration) -> WorkerBuilder {
         match self.kinds.last_mut() {
@@ -438,8 +438,8 @@ impl WorkerBuilder {
         self
     }
 
-    /// Sets what is told of errors of the database, of kinds that hang ([`Error::Stuck`]), and of a worker that stops by itself
-    /// ([`Error::Schema`], [`Error::Stopped`]). By default they are printed to stderr.
+    /// Sets what is told of errors of the database, of handlers that hang ([`Error::TimeLimit`], [`Error::Stuck`]), and of a worker that
+    /// stops by itself ([`Error::Schema`], [`Error::Stopped`]). By default they are printed to stderr.
     ///
     /// If the database cannot be reached or used, the hook is told once. The worker goes on trying, after gaps that grow
     /// to five seconds, and [`on_recovery`](WorkerBuilder::on_recovery) is told when it has succeeded.
@@ -761,7 +761,7 @@ pub struct WorkerStats {
     pub done: u64,
     /// Failed, in whatever way.
     pub failed: u64,
-    /// Of those failed: exceeded their time limit.
+    /// Of those failed: exceeded their time limit. [`Error::TimeLimit`] tells of each.
     pub timed_out: u64,
     /// Timers that died, and were written down as dead.
     pub dead: u64,

@@ -87,9 +87,7 @@ impl Shared {
             (Ok(Then::Next(next)), _) if again.is_none_or(|again| again >= next) => {
                 Then::Split { next, key: key_of_run(timer), retry, error }
             }
-            (_, Some(gap)) => {
-                error.map_or(Then::Snooze(gap), |error| Then::Retry(gap, error))
-            }
+            (_, Some(gap)) => error.map_or(Then::Snooze(gap), |error| Then::Retry(gap, error)),
             (_, None) => Then::Dead(error.unwrap_or_default()),
         }
     }

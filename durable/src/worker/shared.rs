@@ -26,6 +26,7 @@
 //!   attempts, as long as those are few.
 //! - With the outcome otherwise. If the process dies before, the attempt is not counted. Nobody can know then which
 //!   of many quick handlers had been called, and a timer must not lose an attempt that it did not have.
+//! - A start that is put off (a snooze) does not count. Its outcome sets the number back, also if the start was written down.
 //! - ATTEMPT-3 A timer whose lease has ended without an outcome is suspected: its handler may have killed the process. It
 //!   is claimed by itself (STORE-7), starts when the worker has nothing else, and nothing is claimed beside it until it has
 //!   ended. Both waits end after [`ALONE`], because a suspected handler may only be slow. By ATTEMPT-1 its start is counted.

@@ -314,7 +314,7 @@ fn reach(timers: &Timers, other: &Timers, ends: Ends) -> Vec<Duration> {
         }
     }));
     let mut took = Vec::new();
-    for (n, kind) in ["mail", "pay", "mail", "pay", "mail"].into_iter().enumerate() {
+    for (n, kind) in ["mail", "pay", "mail"].into_iter().enumerate() {
         let timer = NewTimer::new(kind, n.to_string(), NOW);
         timers.schedule(&timer).expect("scheduled");
         has_begun.recv_timeout(PATIENCE).expect("it begins");
@@ -325,8 +325,8 @@ fn reach(timers: &Timers, other: &Timers, ends: Ends) -> Vec<Duration> {
         let known = told.recv_timeout(PATIENCE).expect("it is told");
         took.push(known.saturating_duration_since(cancelled));
     }
-    until("nothing runs", || worker.stats().running == 0);
-    assert_eq!((worker.stats().lost, worker.stats().failed), (5, 0), "{:?}", worker.stats());
+    until("it is counted", || worker.stats().lost == 3);
+    assert_eq!((worker.stats().running, worker.stats().failed), (0, 0), "{:?}", worker.stats());
     assert!(worker.stop(PATIENCE));
     took
 }
@@ -349,8 +349,9 @@ fn replace(timers: &Timers, kind: &str) {
 fn is_within(limit: Duration, what: &str, mut took: Vec<Duration>) {
     took.sort();
     say(&format!("  {what}: known after {took:.0?}"));
-    // The others may be late for want of a processor.
-    assert!(took[took.len() / 2] < limit, "{what}: {took:?}");
+    // One may be late for want of a processor, but not by the time after which the lease is extended.
+    let slowest = took[took.len() - 1];
+    assert!(took[took.len() / 2] < limit && slowest < limit * 5, "{what}: {took:?}");
 }
 
 pub(super) fn a_cancel_reaches_a_run_within_a_second(database: &Database<'_>) {
@@ -478,7 +479,7 @@ pub(super) fn to_ask_about_long_runs_costs_little(database: &Database<'_>) {
     let after = (processor_times(database), worker.stats());
     let spent = [0, 1].map(|n| after.0[n].saturating_sub(before.0[n]));
     say(&format!("  {count} runs for {span:?}: processor time of process and server {spent:.1?}"));
-    assert_eq!((after.1.claims, after.1.looks), (before.1.claims, before.1.looks));
+    assert_eq!(after.1.claims, before.1.claims);
     end.notify_waiters();
     until("all are done", || worker.stats().done == count);
     assert_eq!((worker.stats().failed, worker.stats().lost), (0, 0));

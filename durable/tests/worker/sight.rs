@@ -13,10 +13,13 @@ use tracing::span::{Attributes, Id};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 
-use super::common::until;
+use super::common::{self, until};
 
 /// No other test has timers of this kind.
 const KIND: &str = "observed mail";
+
+/// How long a run is put off.
+const LATER: Duration = Duration::from_millis(30);
 
 /// Notes spans and events of the kind.
 #[derive(Clone, Default)]
@@ -65,18 +68,32 @@ fn spans_events_and_metrics_tell_what_a_worker_does() {
         .worker()
         .handle(KIND, |run| match run.key() {
             "good" => Ok(()),
+            "put off" if run.due().elapsed().is_ok_and(|late| late < LATER) => {
+                Err(Failure::snooze(LATER))
+            }
+            "put off" => Ok(()),
+            "hangs" => {
+                tickwheel::future::block_on(run.cancelled());
+                Ok(())
+            }
             _ => Err(Failure::new("no luck")),
         })
         .retry(retry)
+        .on_error(|_| {})
         .start(Scheduler::global())
         .expect("it starts");
     timers.schedule(&NewTimer::new(KIND, "good", Duration::ZERO)).expect("scheduled");
     timers.schedule(&NewTimer::new(KIND, "bad", Duration::ZERO)).expect("scheduled");
     timers.schedule(&NewTimer::new(KIND, "far", Duration::from_secs(60))).expect("scheduled");
-    until("both are over", || {
+    timers.schedule(&NewTimer::new(KIND, "put off", Duration::ZERO)).expect("scheduled");
+    let hangs = NewTimer::new(KIND, "hangs", Duration::ZERO).time_limit(Duration::from_millis(9));
+    timers.schedule(&hangs.max_attempts(1)).expect("scheduled");
+    until("all are over", || {
         let stats = worker.stats();
-        stats.done == 1 && stats.dead == 1 && stats.running == 0
+        stats.done == 2 && stats.dead == 2 && stats.running == 0 && stats.stuck == 0
     });
+    assert!(worker.stop(common::PATIENCE)); // so the gauge is what it stays
+    let snoozed = worker.stats().snoozed;
 
     let heard = ear.0.lock().expect("no panic").clone();
     let has = |parts: &[&str]| {
@@ -88,6 +105,7 @@ fn spans_events_and_metrics_tell_what_a_worker_does() {
     has(&["span tickwheel.timer", "key=\"bad\"", "attempt=2"]);
     has(&["WARN", "is tried again", "key=\"bad\"", "attempt=1", "reason=\"no luck\""]);
     has(&["ERROR", "is dead", "key=\"bad\"", "attempt=2"]);
+    has(&["WARN", "has met an error", "exceeded its time limit of 9ms", "hangs"]);
 
     timers.counts().expect("counts");
     let text = prometheus.render();
@@ -97,12 +115,16 @@ fn spans_events_and_metrics_tell_what_a_worker_does() {
     let claims = text.lines().find_map(|line| line.strip_prefix(claims)).expect("claims");
     assert!((2..100).contains(&claims.parse::<u64>().expect("a number")), "{claims}");
     assert!(worker.stats().claims >= 2);
-    shows("tickwheel_durable_runs_total{kind=\"observed mail\"} 3");
-    shows("tickwheel_durable_failed_total{kind=\"observed mail\"} 2");
-    shows("tickwheel_durable_dead_total{kind=\"observed mail\"} 1");
-    shows("tickwheel_durable_lateness_seconds_count{kind=\"observed mail\"} 3");
-    shows("tickwheel_durable_run_seconds_count{kind=\"observed mail\"} 3");
+    let runs = 5 + snoozed;
+    shows(&format!("tickwheel_durable_runs_total{{kind=\"observed mail\"}} {runs}"));
+    shows("tickwheel_durable_failed_total{kind=\"observed mail\"} 3");
+    shows("tickwheel_durable_dead_total{kind=\"observed mail\"} 2");
+    shows(&format!("tickwheel_durable_snoozed_total{{kind=\"observed mail\"}} {snoozed}"));
+    shows("tickwheel_durable_timed_out_total{kind=\"observed mail\"} 1");
+    shows("tickwheel_durable_stuck{kind=\"observed mail\"} 0");
+    shows(&format!("tickwheel_durable_lateness_seconds_count{{kind=\"observed mail\"}} {runs}"));
+    shows(&format!("tickwheel_durable_run_seconds_count{{kind=\"observed mail\"}} {runs}"));
     shows("tickwheel_durable_timers{kind=\"observed mail\",state=\"waiting\"} 1");
-    shows("tickwheel_durable_timers{kind=\"observed mail\",state=\"dead\"} 1");
+    shows("tickwheel_durable_timers{kind=\"observed mail\",state=\"dead\"} 2");
     shows("tickwheel_durable_lag_seconds{kind=\"observed mail\"} 0");
 }
