@@ -61,7 +61,7 @@ pub enum Error {
     /// A handler has exceeded its time limit. Its run has failed, and another thread stands in for its own; an async one is dropped. The
     /// hook of [`WorkerBuilder::on_error`](crate::WorkerBuilder::on_error) gets this at once, once for each run. It gets it again, with
     /// `late`, when a handler has returned after all that went on for more than 100 ms.
-    #[error("the handler of the kind {kind:?} has exceeded its time limit of {limit:?} with the timer {key:?}{}", has_returned(.late))]
+    #[error("the handler of the kind {kind:?} has exceeded its time limit of {limit:?} with the timer {key:?}{}", has_returned(*.late))]
     #[non_exhaustive]
     TimeLimit {
         /// The kind of the timer.
@@ -171,7 +171,7 @@ impl fmt::Display for StopReason {
     }
 }
 
-fn has_returned(late: &Option<Duration>) -> String {
+fn has_returned(late: Option<Duration>) -> String {
     match late {
         Some(late) => format!(", and has returned {late:.1?} after that"),
         None => ": the run has failed".to_owned(),

@@ -238,7 +238,7 @@ impl WorkerBuilder {
     /// use std::sync::mpsc::channel;
     /// use std::time::Duration;
     /// use tickwheel::Scheduler;
-    /// use tickwheel_durable::{NewTimer, Timers};
+    /// use tickwheel_durable::{Failure, NewTimer, Timers};
     ///
     /// let timers = Timers::open("sqlite::memory:")?;
     /// let (tell, told) = channel();
@@ -248,7 +248,7 @@ impl WorkerBuilder {
     ///         let _amount: u32 = std::str::from_utf8(run.payload())?.parse()?;
     ///         Ok(())
     ///     })
-    ///     .give_up_if(|failure| failure.is::<ParseIntError>()) // it will not get better
+    ///     .give_up_if(Failure::is::<ParseIntError>) // it will not get better
     ///     .on_dead(move |timer, reason| _ = tell.send(format!("{}: {reason}", timer.attempts)))
     ///     .start(Scheduler::global())?;
     /// timers.schedule(&NewTimer::new("charge", "4711", Duration::ZERO).payload("two pears"))?;
