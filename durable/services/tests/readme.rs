@@ -9,10 +9,10 @@ mod common;
 mod server;
 
 use std::process::{Child, Command};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::until;
-use tickwheel_durable::{Filter, Timers};
+use tickwheel_durable::{Filter, NewTimer, State, Timers};
 
 const README: &str = include_str!("../../README.md");
 
@@ -59,6 +59,29 @@ fn cancels_its_order(timers: &Timers, state: impl Fn() -> Option<String>) {
     assert!(timers.list(&Filter::new()).expect("a list").is_empty(), "in the same transaction");
 }
 
+/// It is told to end in the middle of a backlog. Nothing of that waits for the end of a lease.
+fn leaves_its_backlog_to_others(program: &mut Running, timers: &Timers) {
+    const COUNT: u64 = 2000;
+    let new = |n: u64| NewTimer::new("cancel order", n.to_string(), Duration::ZERO);
+    timers.schedule_all(&(0..COUNT).map(new).collect::<Vec<_>>()).expect("scheduled");
+    let left = || {
+        let of_kinds = timers.counts().expect("counts");
+        of_kinds.iter().map(|kind| kind.waiting + kind.retrying + kind.running).sum::<u64>()
+    };
+    until("some are done", || left() < COUNT - 50);
+    let told = Instant::now();
+    ends_at(program, "-TERM");
+    let took = told.elapsed();
+    let running = timers.list(&Filter::new().state(State::Running)).expect("a list");
+    assert!(running.is_empty(), "{} are held by a lease", running.len());
+    let count = left();
+    let (begin, worker) = (Instant::now(), timers.worker().handle("cancel order", |_| Ok(())));
+    let worker = worker.start(tickwheel::Scheduler::global()).expect("it starts");
+    until("the others are done", || left() == 0);
+    assert_eq!(worker.stats().taken_over, 0);
+    eprintln!("ended after {took:.1?}; its {count} timers were done {:.1?} later", begin.elapsed());
+}
+
 #[test]
 fn in_a_sqlite_file() {
     let folder = std::env::temp_dir().join(server::new_name("service"));
@@ -73,7 +96,7 @@ fn in_a_sqlite_file() {
         shop.busy_timeout(common::PATIENCE).expect("a timeout");
         shop.query_row("SELECT state FROM orders", [], |row| row.get(0)).ok()
     });
-    ends_at(&mut program, "-TERM");
+    leaves_its_backlog_to_others(&mut program, &timers);
     drop(timers);
     std::fs::remove_dir_all(&folder).expect("it is gone");
 }
@@ -100,7 +123,10 @@ fn with_sqlx_on_postgresql() {
             let state = sqlx::query_scalar("SELECT state FROM orders").fetch_optional(&shop);
             runtime.block_on(state).expect("valid SQL")
         });
-        ends_at(&mut program, signal);
+        match signal {
+            "-TERM" => leaves_its_backlog_to_others(&mut program, &timers),
+            _ => ends_at(&mut program, signal),
+        }
         let workers = sqlx::query_scalar("SELECT count(*) FROM tickwheel_workers").fetch_one(&shop);
         let workers: i64 = runtime.block_on(workers).expect("valid SQL");
         assert_eq!(workers, 0, "its worker has ended in order");
