@@ -16,9 +16,11 @@
 //! - GROUP-2 A claim that begins at a place takes nothing of groups that were passed over before that place.
 //! - GROUP-3 When a run of a group ends, its worker claims from where the group was passed over. For groups that other workers hold,
 //!   some of these places are claimed from each [`HELD_BACK`], and all of them when a pass begins again.
-//! - GROUP-4 After [`FLOOR`](super::dispatcher), or ten times as long as the claims of this pass have taken so far, and while something
-//!   was passed over, the next pass begins. It finds what was locked, or was committed late. So a pass that does nothing but look comes
-//!   to its end, however long that takes.
+//! - GROUP-4 After [`FLOOR`](super::dispatcher), or ten times as long as the claims of this pass have taken until the frontier had come to
+//!   the end of what is due, and while something was passed over, the next pass begins. It finds what was locked, or was committed late.
+//!   So a pass that does nothing but look comes to its end, however long that takes, and no claims after that put the next one off.
+//! - GROUP-5 What a claim has looked at is no place any more. So a group is passed over once, and not by a claim for each of its timers,
+//!   however many of them a look has told of.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::{Duration, Instant, SystemTime};
@@ -81,9 +83,11 @@ pub(super) struct Groups {
     /// Of each group that was passed over, a place before its first timer.
     passed: BTreeMap<String, Floor>,
     was_advance: bool,
-    /// When the pass began, and how long its claims took.
+    /// When the pass began, how long its claims took, and whether the frontier has come to the end of what is due, from where on they
+    /// do not count (GROUP-4).
     began: Instant,
     looked: Duration,
+    is_whole: bool,
 }
 
 /// Where a claim begins.
@@ -103,6 +107,7 @@ impl Groups {
             was_advance: false,
             began: now,
             looked: Duration::ZERO,
+            is_whole: false,
         }
     }
 
@@ -120,7 +125,7 @@ impl Groups {
     /// Begins a pass over all that is due (GROUP-4).
     pub(super) fn begin_anew(&mut self, now: Instant) {
         (self.frontier, self.must_advance) = (None, true);
-        (self.began, self.looked) = (now, Duration::ZERO);
+        (self.began, self.looked, self.is_whole) = (now, Duration::ZERO, false);
         self.places.clear();
         self.passed.clear(); // all of it is behind the frontier now (GROUP-1)
     }
@@ -187,7 +192,10 @@ impl Groups {
         limits: Limits,
         took: Duration,
     ) {
-        self.looked += took;
+        if !self.is_whole {
+            self.looked += took;
+        }
+        self.is_whole |= start.is_advance && !claimed.more;
         // Without a timer in sight, nothing is due behind the start.
         let reached = claimed.reached.or(start.floor);
         let behind = reached.filter(|_| claimed.more);
@@ -195,6 +203,8 @@ impl Groups {
             start.floor.is_none_or(|floor| *place >= floor)
                 && (Some(*place) <= reached || !claimed.more)
         };
+        // Behind the last one in sight, nothing was looked at (GROUP-5).
+        self.places.retain(|place| !is_seen(place) || Some(*place) == behind);
         // What is in sight is told anew. What is not may be behind the end of what was in sight.
         let seen = self.passed.iter().filter(|(_, place)| is_seen(place));
         let seen: Vec<String> = seen.map(|(group, _)| group.clone()).collect();
@@ -341,6 +351,40 @@ mod tests {
         assert!(groups.passed.is_empty() && groups.start().floor.is_none());
     }
 
+    /// A look tells of each timer of a group that was passed over. A claim looks at a hundred of them.
+    #[test]
+    fn a_group_is_passed_over_once_after_a_look() {
+        let mut groups = Groups::new(Instant::now());
+        groups.wakes(at(1), at(1));
+        let start = groups.start();
+        let all = claimed(&[], (1000, false), &[("a", 0)]);
+        groups.learn(start, &all, limits(), Duration::ZERO);
+        assert!(!groups.is_hungry());
+        (1..1000).for_each(|wake| groups.wakes(at(wake), at(wake)));
+        let mut claims = 0;
+        while groups.is_hungry() && claims < 1000 {
+            let start = groups.start();
+            let from = start.floor.and_then(|floor| floor.0.duration_since(UNIX_EPOCH).ok());
+            let from = from.map_or(0, |from| from.as_millis() as u64);
+            let reached = (from + 100).min(1000);
+            let passed: &[_] = if groups.before(start).is_empty() { &[("a", from)] } else { &[] };
+            let seen = claimed(&[], (reached, reached < 1000), passed);
+            groups.learn(start, &seen, limits(), Duration::ZERO);
+            claims += 1;
+        }
+        assert!((9..=20).contains(&claims), "{claims} claims");
+        assert!(groups.has_ended("a"), "it is found when it is free");
+        // At the place where the sight of a claim ended, nothing was looked at.
+        let mut groups = Groups::new(Instant::now());
+        groups.wakes(at(1), at(1));
+        let start = groups.start();
+        groups.learn(start, &claimed(&[], (1000, false), &[]), limits(), Duration::ZERO);
+        [10, 99, 100].into_iter().for_each(|wake| groups.wakes(at(wake), at(wake)));
+        let start = groups.start();
+        groups.learn(start, &claimed(&[], (100, true), &[]), limits(), Duration::ZERO);
+        assert_eq!(groups.start().floor, Some((at(100), 0)));
+    }
+
     #[test]
     fn what_others_hold_is_looked_at_again_and_so_is_all() {
         let now = Instant::now();
@@ -367,6 +411,17 @@ mod tests {
             let left = next(&slow, claim / 3);
             assert!(left > Some(Duration::ZERO), "after claim {claim}, {left:?}");
         }
+        // Once it has come to the end, no claim puts the next pass off, however often what others hold is looked at.
+        let start = slow.start();
+        slow.learn(start, &claimed(&[], (3100, false), &passed), limits(), Duration::ZERO);
+        let pass = next(&slow, 0);
+        for _ in 0..30 {
+            slow.try_foreign(&HashSet::new());
+            let start = slow.start();
+            let seen = claimed(&[], (3100, false), &passed);
+            slow.learn(start, &seen, limits(), Duration::from_millis(300));
+        }
+        assert_eq!((next(&slow, 0), next(&slow, 91)), (pass, Some(Duration::ZERO)));
         groups.try_foreign(&HashSet::from(["a".to_owned()]));
         assert_eq!(groups.start().floor, Some((at(20), 0)));
         // It is gone, and so is what was behind the place.
