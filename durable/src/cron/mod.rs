@@ -54,19 +54,19 @@
 //!
 //! | zone | rule | the clocks | it runs at |
 //! | --- | --- | --- | --- |
-//! | Europe/Berlin | `30 2 * * *` | 29 March 2026: 02:00 becomes 03:00 | 03:00, once; on the next day at 02:30 |
-//! | Europe/Berlin | `0,30 2,3 * * *` | the same | 03:00, 03:30 |
-//! | Europe/Berlin | `*/15 * * * *` | the same | .. 01:45, 03:00, 03:15 .. |
-//! | Europe/Berlin | `*/30 2 * * *` | the same | not on this day |
-//! | Europe/Berlin | `30 2 * * *` | 25 October 2026: 03:00 becomes 02:00 | 02:30 summer time, once |
-//! | Europe/Berlin | `*/30 2 * * *` | the same | 02:00, 02:30, and an hour later 02:00, 02:30 |
-//! | America/New_York | `30 1 * * *` | 1 November 2026: 02:00 becomes 01:00 | 01:30 summer time, once |
-//! | America/New_York | `0 2 8 3 *` | 8 March 2026: 02:00 becomes 03:00 | 03:00 |
-//! | Australia/Lord_Howe | `15 2 * * *` | 4 October 2026: 02:00 becomes 02:30 | 02:30 |
-//! | Australia/Lord_Howe | `45 1 * * *` | 5 April 2026: 02:00 becomes 01:30 | 01:45 summer time, once |
-//! | Australia/Lord_Howe | `*/15 * * * *` | the same | .. 01:30, 01:45, 01:30, 01:45, 02:00 .. |
-//! | Pacific/Apia | `0 9 30 12 *` | 2011 has no 30 December there | 31 December 00:00 |
-//! | Asia/Kolkata | any | are never set | when they show it |
+//! | `Europe/Berlin` | `30 2 * * *` | 29 March 2026: 02:00 becomes 03:00 | 03:00, once; on the next day at 02:30 |
+//! | `Europe/Berlin` | `0,30 2,3 * * *` | the same | 03:00, 03:30 |
+//! | `Europe/Berlin` | `*/15 * * * *` | the same | .. 01:45, 03:00, 03:15 .. |
+//! | `Europe/Berlin` | `*/30 2 * * *` | the same | not on this day |
+//! | `Europe/Berlin` | `30 2 * * *` | 25 October 2026: 03:00 becomes 02:00 | 02:30 summer time, once |
+//! | `Europe/Berlin` | `*/30 2 * * *` | the same | 02:00, 02:30, and an hour later 02:00, 02:30 |
+//! | `America/New_York` | `30 1 * * *` | 1 November 2026: 02:00 becomes 01:00 | 01:30 summer time, once |
+//! | `America/New_York` | `0 2 8 3 *` | 8 March 2026: 02:00 becomes 03:00 | 03:00 |
+//! | `Australia/Lord_Howe` | `15 2 * * *` | 4 October 2026: 02:00 becomes 02:30 | 02:30 |
+//! | `Australia/Lord_Howe` | `45 1 * * *` | 5 April 2026: 02:00 becomes 01:30 | 01:45 summer time, once |
+//! | `Australia/Lord_Howe` | `*/15 * * * *` | the same | .. 01:30, 01:45, 01:30, 01:45, 02:00 .. |
+//! | `Pacific/Apia` | `0 9 30 12 *` | 2011 has no 30 December there | 31 December 00:00 |
+//! | `Asia/Kolkata` | any | are never set | when they show it |
 //!
 //! # Time zones
 //!

@@ -60,8 +60,8 @@ impl Shared {
     }
 
     /// What becomes of a claimed timer whose handler is not called, because the lease of its last attempt has ended (ATTEMPT-5), or
-    /// because the rule of its series leaves out a run that is so late. `None`: the handler is called. One that may have been
-    /// called before is not left out.
+    /// because the rule of its series leaves out a run that is so late (ATTEMPT-6). `None`: the handler is called. A run whose
+    /// handler may have been called before is not left out.
     pub(super) fn instead(&self, kind: usize, timer: &Timer, was_running: bool) -> Option<Then> {
         if was_running {
             let is_over = timer.attempts >= self.max_attempts(kind, timer);
