@@ -281,13 +281,14 @@ impl Cron {
             offset = change.offset();
             let begin = offset.to_datetime(at);
             if self.is_interval {
-                // To search again is only needed if `next` may not be the first from `begin` on (CRON-1).
+                // What is shown again counts, and what is left out does not (CRON-3, CRON-2). Otherwise `next` stays the first
+                // (CRON-1), and is not searched for again: there may be many changes before it.
                 if begin < from || next < begin {
                     from = begin;
                     next = self.shown(from)?;
                 }
             } else if next < begin {
-                return Some(at);
+                return Some(at); // left out (CRON-2)
             }
         }
         offset.to_timestamp(next).ok()

@@ -336,7 +336,7 @@ fn any_rule_runs_when_a_clock_that_is_read_each_minute_says() {
         let minute = change.unwrap_or(some_day).as_second() / 60 * 60;
         let begin = Timestamp::from_second(minute).expect("in range")
             - MINUTE * random.within(0, 3 * 24 * 60) as i32;
-        let minutes = 4 * 24 * 60;
+        let minutes: i32 = 4 * 24 * 60;
         let expected = slow.times(begin, minutes);
         let cron = cron(&rule, name);
         let end = SystemTime::from(begin + MINUTE * minutes);
@@ -350,7 +350,7 @@ fn any_rule_runs_when_a_clock_that_is_read_each_minute_says() {
         assert_eq!(times, expected, "seed {seed}, round {round}: {rule:?} in {name} from {begin}");
         // From any other moment too, such as one while the clock shows again what it has shown.
         for _ in 0..20 {
-            let from = begin + MINUTE * random.below(minutes as u64) as i32;
+            let from = begin + MINUTE * random.below(u64::from(minutes.unsigned_abs())) as i32;
             let next = expected.iter().copied().find(|time| *time > from);
             let found = cron.next_after(SystemTime::from(from)).filter(|next| *next < end);
             let next = next.map(SystemTime::from);
