@@ -1066,7 +1066,7 @@ MUTATIONS = [
     ("durable: cron loses what the clock leaves out", "durable/src/cron/mod.rs",
      "return Some(at); // left out (CRON-2)", "from = begin;\n                next = self.shown(from)?;", durable_unit("cron::")),
     ("durable: cron skips an attempt that follows another one", "durable/src/worker/outcome.rs",
-     "timer.attempts == 0 && rules::is_skipped", "rules::is_skipped", durable("worker") + ["what_was_missed"]),
+     "is_first && rules::is_skipped", "rules::is_skipped", durable("worker") + ["what_was_missed"]),
     ("durable: cron begins by the clock of the caller", "durable/src/columns.rs",
      "    let now = now()?;\n", "    now()?;\n    let now = SystemTime::now();\n", durable("worker") + ["the_first_time_is_by"]),
     ("durable: the clock that is guessed is early", "durable/src/clock.rs",

@@ -46,11 +46,11 @@ pub(crate) fn next(
 pub(crate) fn is_skipped(
     repetition: Option<&Repetition>,
     due: SystemTime,
-    now: SystemTime,
+    now: impl FnOnce() -> SystemTime,
 ) -> bool {
     #[cfg(feature = "cron")]
-    if let Some(Repetition::Rule(rule)) = repetition.filter(|_| now > due && knows(repetition)) {
-        return asked(rule, |cron| cron.skips(due, now)) == Ok(true);
+    if let Some(Repetition::Rule(rule)) = repetition.filter(|_| knows(repetition)) {
+        return asked(rule, |cron| cron.skips(due, now())) == Ok(true);
     }
     _ = (repetition, due, now);
     false
@@ -89,4 +89,16 @@ fn asked<T>(rule: &str, ask: impl FnOnce(&Cron) -> T) -> Result<T, Failure> {
     caught(|| {
         rule.parse().map_err(|error: crate::Error| Failure::for_good(error)).map(|cron| ask(&cron))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_that_does_not_know_cron_says_what_is_missing() {
+        let says = nobody_knows("cron: 0 9 * * *; zone=Europe/Berlin");
+        assert!(says.contains("`cron`") && says.contains("0 9 * * *; zone"), "{says}");
+        assert_eq!(nobody_knows("tides"), "no `rules` are set for \"tides\"");
+    }
 }

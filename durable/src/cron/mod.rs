@@ -78,20 +78,19 @@
 //!
 //! # Runs that were missed
 //!
-//! A run is missed if its time passes while the one before it has not ended or nobody can run it: no worker lives, the database is
-//! away, or there is no room. The next run is computed when one ends.
+//! A series has one run at a time, and its next time is computed when a run ends. So a time is missed if it comes before the run
+//! ahead of it has ended: because no worker lives, the database is away, there is no room, or that run takes long.
 //!
-//! | policy | what was due while nothing ran | what is late |
+//! | policy | after a run | a run that begins late |
 //! | --- | --- | --- |
-//! | [`Missed::Once`], the default | one run makes up for all; its [`Run::due`] is the first of the times | runs |
-//! | [`Missed::All`] | each time has its run, one after the other, in order, and `Run::due` says which | runs |
-//! | [`Missed::Skip`] | has no run | by more than a minute ([`GRACE`]) has no run: the handler is not called, and [`WorkerStats::skipped`] counts it |
+//! | [`Missed::Once`], the default | comes the next time in the future. So a late run makes up for all times until its end, and its [`Run::due`] is the first of them | runs |
+//! | [`Missed::All`] | comes the time after its own, passed or not. So each has its run, one after the other, in order, and `Run::due` says which | runs |
+//! | [`Missed::Skip`] | comes the next time in the future | does not run if it is late by more than a minute ([`GRACE`]): the handler is not called, and [`WorkerStats::skipped`] counts it |
 //!
-//! In each case the series goes on at its next time. An attempt is never skipped that follows another one, or a worker that has died.
-//! With `All`, a run that fails leaves its series when the next one is due, as in every series, and is then tried again by itself. So it
-//! holds up no other, and its later attempts may come after the next run, or beside it; a kind that is
-//! [`serial_by('@')`](crate::WorkerBuilder::serial_by) has one at a time. After a month without workers `All` makes up for a
-//! month: [`Timers::reset`] to now leaves that out.
+//! An attempt is never skipped that follows another one, or a worker that has died. With `All`, a run that fails leaves its series
+//! when the next one is due, as in every series, and is then tried again by itself. So it holds up no other, and its later attempts
+//! may come after the next run, or beside it; a kind that is [`serial_by('@')`](crate::WorkerBuilder::serial_by) has one at a time.
+//! After a month without workers `All` makes up for a month: [`Timers::reset`] to now leaves that out.
 //!
 //! # By which clock
 //!
@@ -118,7 +117,8 @@
 //! ```
 //!
 //! Workers with this feature run these rules by themselves. All other texts, and in workers without it these too, are for
-//! [`WorkerBuilder::rules`](crate::WorkerBuilder::rules).
+//! [`WorkerBuilder::rules`](crate::WorkerBuilder::rules). A worker that has neither lets the timer die after its run, and says what
+//! is missing. So give the feature to all workers of a kind.
 //!
 //! [`croner`]: https://docs.rs/croner
 //! [`Run::due`]: crate::Run::due

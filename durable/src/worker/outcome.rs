@@ -67,9 +67,9 @@ impl Shared {
             let is_over = timer.attempts >= self.max_attempts(kind, timer);
             return is_over.then(|| self.after_last_lease(timer));
         }
-        let now = self.clock().time(self.scheduler.now());
-        let is_skipped =
-            timer.attempts == 0 && rules::is_skipped(timer.repetition.as_ref(), timer.due, now);
+        let is_first = timer.attempts == 0;
+        let now = || self.clock().time(self.scheduler.now());
+        let is_skipped = is_first && rules::is_skipped(timer.repetition.as_ref(), timer.due, now);
         is_skipped.then(|| self.after_success(timer).ok()).flatten()
     }
 
