@@ -222,7 +222,9 @@ impl Cron {
     /// [`Error::Invalid`] if this machine knows no such zone.
     pub fn in_zone(self, name: &str) -> Result<Cron> {
         let zone = TimeZone::get(name).map_err(|error| {
-            invalid(format!("there is no time zone {name:?}, as in `Europe/Berlin`: {error}"))
+            invalid(format!(
+                "there is no time zone {name:?}: give a name of the IANA database, such as `Europe/Berlin` ({error})"
+            ))
         })?;
         Ok(Cron { zone, ..self })
     }
