@@ -95,6 +95,11 @@
 //! of the series, `@`, and the time at which it was due in milliseconds since 1970. There it waits for its next attempt, or
 //! is dead. The series goes on with its next run. So a later attempt may run beside the next run of the series.
 //!
+//! A series has a period ([`NewTimer::every`]), a cron rule in a time zone (`NewTimer::cron`, with the feature `cron`), or a rule of
+//! yours ([`WorkerBuilder::rules`]). A service puts in those of its code at each start, with [`Timers::keep_series`], which leaves what
+//! has not changed. The page `cron` has an example, and tells what happens when clocks are set and what becomes of runs that were
+//! missed.
+//!
 //! The other direction works too: [`sqlite::within`] and [`postgres::within`] schedule inside a transaction of yours, so
 //! that an order and its timer are written together or not at all.
 //!

@@ -28,8 +28,9 @@
 //! ```
 //!
 //! [`Timers::keep_series`] puts a series in that is not there, and replaces one that is other than the code says. One that is the same
-//! stays as it is, with a run that waits, was missed, or is tried again. A pair of kind and key is there once, so all processes of
-//! a service may do this, at the same time.
+//! stays as it is, with a run that waits, was missed, or is tried again. One that is replaced begins anew, with the next time of its new
+//! rule: what it had missed is dropped, and a run that is in progress ends without an effect on the series. A pair of kind and key is
+//! there once, so all processes of a service may do this, at the same time.
 //!
 //! # Expressions
 //!

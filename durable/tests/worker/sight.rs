@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use metrics_exporter_prometheus::PrometheusBuilder;
 use tickwheel::Scheduler;
@@ -73,9 +73,12 @@ fn spans_events_and_metrics_tell_what_a_worker_does() {
     timers.schedule(&NewTimer::new(KIND, "good", Duration::ZERO)).expect("scheduled");
     timers.schedule(&NewTimer::new(KIND, "bad", Duration::ZERO)).expect("scheduled");
     timers.schedule(&NewTimer::new(KIND, "far", Duration::from_secs(60))).expect("scheduled");
-    until("both are over", || {
+    let a_year_ago = SystemTime::now() - Duration::from_secs(366 * 86_400);
+    let yearly = NewTimer::new(KIND, "late", a_year_ago).rule("cron: @yearly; missed=skip");
+    timers.schedule(&yearly).expect("scheduled");
+    until("all are over", || {
         let stats = worker.stats();
-        stats.done == 1 && stats.dead == 1 && stats.running == 0
+        stats.done == 1 && stats.dead == 1 && stats.skipped == 1 && stats.running == 0
     });
 
     let heard = ear.0.lock().expect("no panic").clone();
@@ -88,6 +91,7 @@ fn spans_events_and_metrics_tell_what_a_worker_does() {
     has(&["span tickwheel.timer", "key=\"bad\"", "attempt=2"]);
     has(&["WARN", "is tried again", "key=\"bad\"", "attempt=1", "reason=\"no luck\""]);
     has(&["ERROR", "is dead", "key=\"bad\"", "attempt=2"]);
+    has(&["WARN", "is skipped", "key=\"late\"", "due="]);
 
     timers.counts().expect("counts");
     let text = prometheus.render();
@@ -100,9 +104,10 @@ fn spans_events_and_metrics_tell_what_a_worker_does() {
     shows("tickwheel_durable_runs_total{kind=\"observed mail\"} 3");
     shows("tickwheel_durable_failed_total{kind=\"observed mail\"} 2");
     shows("tickwheel_durable_dead_total{kind=\"observed mail\"} 1");
+    shows("tickwheel_durable_skipped_total{kind=\"observed mail\"} 1");
     shows("tickwheel_durable_lateness_seconds_count{kind=\"observed mail\"} 3");
     shows("tickwheel_durable_run_seconds_count{kind=\"observed mail\"} 3");
-    shows("tickwheel_durable_timers{kind=\"observed mail\",state=\"waiting\"} 1");
+    shows("tickwheel_durable_timers{kind=\"observed mail\",state=\"waiting\"} 2");
     shows("tickwheel_durable_timers{kind=\"observed mail\",state=\"dead\"} 1");
     shows("tickwheel_durable_lag_seconds{kind=\"observed mail\"} 0");
 }
