@@ -105,7 +105,7 @@ impl AsyncTimers {
         let (threads, limits) = self.timers.threads_of(name);
         let timers = self.timers.clone();
         let mut call = Call(send(threads, move || work(&timers))?);
-        match Scheduler::global().timeout(limits.timeout, &mut call).await {
+        match Scheduler::global().timeout(limits.hand_over(), &mut call).await {
             Ok(answered) => answered,
             // It waits, if it can be taken back. Otherwise it has begun.
             Err(_) if call.0.cancel() => Err(limits.too_many()),

@@ -25,6 +25,9 @@ const IDLE: Duration = Duration::from_secs(10);
 /// How often the server is asked again that has refused another connection.
 const REFUSED: Duration = Duration::from_millis(50);
 
+/// How long a call waits for a thread at least: one that has nothing to do wakes within that.
+const HAND_OVER: Duration = Duration::from_millis(100);
+
 /// How many connections calls may have, and how long they wait for one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
@@ -33,6 +36,11 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
+    /// Returns how long a call that was sent to a thread waits until it is taken back.
+    pub(crate) fn hand_over(self) -> Duration {
+        self.timeout.max(HAND_OVER)
+    }
+
     pub(crate) fn too_many(self) -> Error {
         let Limits { max_connections, timeout } = self;
         Error::TooManyClients(
@@ -149,7 +157,7 @@ impl Connections {
         if !is_in_a_runtime() {
             return call();
         }
-        match send(&self.threads, call)?.join_timeout(self.limits.timeout) {
+        match send(&self.threads, call)?.join_timeout(self.limits.hand_over()) {
             Ok(answered) => answer(answered),
             // It waits, if it can be taken back. Otherwise it has begun.
             Err(call) if call.cancel() => Err(self.limits.too_many()),

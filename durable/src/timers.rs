@@ -59,9 +59,10 @@ impl OpenOptions {
     }
 
     /// Sets how long a call waits for a connection, if all are in use, or if the server has no room for another one. By default
-    /// ten seconds, and at most a day. Then it fails with [`Error::TooManyClients`]. With zero, it does not wait. What opens the
-    /// store, and [`WorkerBuilder::start`], wait as long for room on the server. Of several stores, one without room counts as away as
-    /// soon as another one works.
+    /// ten seconds, and at most a day. Then it fails with [`Error::TooManyClients`]. With zero, it does not wait. One that is a
+    /// future, or is made inside of a runtime, waits for 0.1 s at least, which a thread may need to take it up. What opens the
+    /// store, and [`WorkerBuilder::start`], wait as long for room on the server. Of several stores, one without room counts as
+    /// away as soon as another one works.
     pub fn acquire_timeout(mut self, timeout: Duration) -> OpenOptions {
         self.limits.timeout = timeout.min(LONGEST);
         self

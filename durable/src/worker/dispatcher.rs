@@ -17,7 +17,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use super::limits::{Groups, Shares, Start, at_a_time};
+use super::limits::{Groups, Shares, Start, at_a_time, spread};
 use super::outage::Part;
 use super::runner;
 use super::shared::{
@@ -274,9 +274,11 @@ impl Dispatcher<'_> {
     }
 
     /// A timer of this kind wakes at this time, or up to [`GRAIN`] before. A kind that had nothing to claim is served first, before
-    /// those that have a backlog.
+    /// those that have a backlog. One of which timers wake during each of its claims would stay before the others, so it is served last.
     fn wakes(&mut self, kind: usize, wake: SystemTime) {
-        if !self.to_claim.contains(&kind) {
+        if self.shares.is_active(kind, self.shared.scheduler.now()) {
+            self.is_hungry(kind);
+        } else if !self.to_claim.contains(&kind) {
             self.to_claim.push_front(kind);
         }
         self.woken.entry(kind).or_default().push(wake);
@@ -581,6 +583,9 @@ impl Dispatcher<'_> {
 
     /// Claims timers of a kind, and queues them. Returns true if more may be due.
     fn claim(&mut self, kind: usize, room: u32) -> Result<bool> {
+        if room == 0 {
+            return Ok(true); // it has become less since the kind was chosen, and a claim of nothing would tell that nothing is due
+        }
         let shared = self.shared;
         let sent = shared.scheduler.now();
         let limits = shared.kinds[kind].limits;
@@ -621,10 +626,8 @@ impl Dispatcher<'_> {
             self.held_back.insert(kind);
             let again = shared.clock().instant(again);
             let delay = again.saturating_duration_since(shared.scheduler.now());
-            // Not all workers at the same moment, of which one would get what there is. As many starts as there are workers gather in a
-            // bucket that has room for them, and one claim takes them.
-            let bits = RandomState::new().hash_one(()) as u8;
-            let delay = delay + delay * u32::from(bits) / 1024;
+            // As many starts as there are workers gather in a bucket that has room for them, and one claim takes them.
+            let delay = spread(delay, RandomState::new().hash_one(()) as u8);
             let others = u32::try_from(self.turns.others(kind)).unwrap_or(u32::MAX);
             let gathers = limits.rate.is_some_and(|(starts, _)| starts / 4 > others);
             let gathered = (delay * if gathers { others + 1 } else { 1 }).min(HELD_BACK);

@@ -1,8 +1,8 @@
 //! Kinds side by side: how large a share of the claims each gets, and what limits over all processes hold back.
 //!
-//! The dispatcher makes one claim at a time. A kind whose timers have just woken comes before one that has a backlog, and as long
-//! as several kinds have something to claim, each claims [`BESIDE`] at a time, or a part of that by its weight. So what is due waits
-//! for one small claim of a flood, and not for its backlog.
+//! The dispatcher makes one claim at a time. A kind whose timers wake after a pause comes before one that has a backlog or a steady
+//! stream, and as long as several kinds have something to claim, each claims [`BESIDE`] at a time, or a part of that by its weight. So
+//! what is due waits for one small claim of a flood, and not for its backlog.
 //!
 //! Limits are kept by the database, in the claim's own transaction (STORE-9). What they hold back is not claimed until they may
 //! let something pass: at the time that the claim has told, or when a run of the kind ends here. Other kinds go on.
@@ -25,7 +25,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::store::{Claimed, Floor, Limits, Passed};
+use crate::store::{Claimed, Floor, HELD_BACK, Limits, Passed};
 
 /// So many timers a kind claims at a time, while others have something to claim too.
 const BESIDE: u64 = 128;
@@ -51,12 +51,17 @@ impl Shares {
         self.kinds[kind].1 = Some(now);
     }
 
+    /// Returns true if a kind has claimed something a short while ago.
+    pub(super) fn is_active(&self, kind: usize, now: Instant) -> bool {
+        self.kinds[kind].1.is_some_and(|at| now < at + ACTIVE)
+    }
+
     /// Returns the weight of a kind and that of the heaviest, if others have something to claim too. The others alone count, so a kind
     /// that is alone has no bound here.
     pub(super) fn of(&self, kind: usize, now: Instant) -> Option<(u32, u32)> {
-        let is_active = |at: Option<Instant>| at.is_some_and(|at| now < at + ACTIVE);
         let others = self.kinds.iter().enumerate().filter(|(other, _)| *other != kind);
-        let heaviest = others.filter(|(_, of)| is_active(of.1)).map(|(_, of)| of.0).max();
+        let active = others.filter(|(other, _)| self.is_active(*other, now));
+        let heaviest = active.map(|(_, of)| of.0).max();
         let mine = self.kinds[kind].0;
         heaviest.map(|other| (mine, mine.max(other)))
     }
@@ -71,6 +76,12 @@ pub(super) fn part(number: u64, (mine, heaviest): (u32, u32)) -> u32 {
 /// Returns how many timers a kind claims at a time.
 pub(super) fn at_a_time(share: Option<(u32, u32)>) -> u32 {
     share.map_or(u32::MAX, |share| part(BESIDE, share))
+}
+
+/// Returns the time until a limit is tried again, by some random bits: not all workers at the same moment, of which one would get what
+/// there is. A rate of one a day is not hours late for that.
+pub(super) fn spread(delay: Duration, bits: u8) -> Duration {
+    delay + (delay * u32::from(bits) / 1024).min(HELD_BACK)
 }
 
 /// What is known of the groups of a kind.
@@ -263,6 +274,14 @@ mod tests {
         shares.has_claimed(2, now);
         assert_eq!((claims(&shares, 0, now), part(7, (1, 100))), (1, 1));
         assert_eq!(claims(&shares, 0, now + ACTIVE), u32::MAX, "the others have nothing any more");
+    }
+
+    #[test]
+    fn a_slow_rate_is_little_later() {
+        let day = Duration::from_secs(86400);
+        assert_eq!((spread(day, 0), spread(day, u8::MAX)), (day, day + HELD_BACK));
+        let short = Duration::from_millis(40);
+        assert!(spread(short, u8::MAX) > short && spread(short, u8::MAX) < short * 5 / 4);
     }
 
     fn at(millis: u64) -> SystemTime {

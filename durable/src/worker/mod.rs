@@ -31,6 +31,9 @@ pub(super) use self::shared::Shared;
 /// The longest lease, and the longest interval of polls: ten years.
 const LONGEST: Duration = Duration::from_secs(315_360_000);
 
+/// More runs at the same time than this count as so many.
+const MOST_RUNS: usize = 1_000_000;
+
 /// Collects handlers and settings, and starts a [`Worker`]. From [`Timers::worker`].
 #[must_use = "it does nothing until it is started"]
 pub struct WorkerBuilder {
@@ -289,7 +292,7 @@ impl WorkerBuilder {
     /// threads, so a kind that is slow makes no other one late. They are started when they are needed. Of several stores, each has so
     /// many.
     pub fn threads(mut self, threads: usize) -> WorkerBuilder {
-        self.settings.threads = threads;
+        self.settings.threads = threads.min(MOST_RUNS);
         self
     }
 
@@ -297,6 +300,7 @@ impl WorkerBuilder {
     /// before any, of all kinds. By default 64, and 0 is refused by [`start`](WorkerBuilder::start). Further timers wait for one
     /// of them. Of several stores, each has so many.
     pub fn async_runs(mut self, runs: usize) -> WorkerBuilder {
+        let runs = runs.min(MOST_RUNS);
         match self.kinds.last_mut() {
             Some(kind) if kind.handler.is_async() || runs == 0 => kind.at_most = Some(runs),
             Some(_) => {}
@@ -309,7 +313,7 @@ impl WorkerBuilder {
     /// [`threads`](WorkerBuilder::threads) or, of an async handler, [`async_runs`](WorkerBuilder::async_runs) say. Of several stores,
     /// each has so many.
     pub fn at_most(self, runs: usize) -> WorkerBuilder {
-        self.of_last("at_most", |kind| kind.at_most = Some(runs))
+        self.of_last("at_most", |kind| kind.at_most = Some(runs.min(MOST_RUNS)))
     }
 
     /// Sets how large a share of this worker's claims the kind that was registered last gets while several kinds have something due. By
@@ -327,11 +331,12 @@ impl WorkerBuilder {
         self.of_last("at_most_in_all", |kind| kind.limits.at_most = Some(runs))
     }
 
-    /// Sets how many runs of the kind that was registered last may be started within a time, in all processes. By default there is no
-    /// limit.
+    /// Sets how many runs of the kind that was registered last may be claimed to be started within a time, in all processes. By default
+    /// there is no limit.
     ///
-    /// It is a bucket of `runs` tokens that is full at first, and fills up evenly. So `runs` may start at once after a pause, and in
-    /// any time `t` no more than `runs * (1 + t / per)`. A `per` of less than a millisecond is refused by [`start`](WorkerBuilder::start).
+    /// It is a bucket of `runs` tokens that is full at first, and fills up evenly. So `runs` may be claimed at once after a pause, and in
+    /// any time `t` no more than `runs * (1 + t / per)`. What is claimed starts at once. Only if the database goes away in between, up to
+    /// [`at_most`](WorkerBuilder::at_most) of each worker start late, beside those that are claimed then. A `per` of less than a millisecond is refused by [`start`](WorkerBuilder::start).
     pub fn rate(self, runs: u32, per: Duration) -> WorkerBuilder {
         let per = per.min(LONGEST);
         self.of_last("rate", |kind| kind.limits.rate = Some((runs, per)))

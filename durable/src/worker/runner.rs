@@ -12,6 +12,7 @@ use crate::failure::{Failure, HandlerResult};
 use crate::handler::{Run, TIME_LIMIT, Work};
 use crate::sight;
 use crate::store::{Changed, Connection, Finish, Purpose, Then, Transacted};
+use crate::timer::Timer;
 
 /// Starts the finisher, and a handler thread for each kind. The others are started when they are needed.
 pub(super) fn start(shared: &Arc<Shared>) -> Result<()> {
@@ -114,7 +115,13 @@ fn begin_one(shared: &Shared, job: &Job, is_written: bool) -> Option<Duration> {
         if is_written {
             // It was not started after all. If another worker has it by now, this changes nothing.
             drop(state);
-            settle(shared, job, Then::Release);
+            if job.is_suspected {
+                // A start that did not happen does not count. If that cannot be written, it does.
+                let uncounted = [(job.timer.run(), job.timer.attempts.saturating_sub(1))];
+                let uncount = |connection: &mut dyn Connection| connection.start_all(&uncounted);
+                _ = shared.timers.lend(Purpose::Worker, uncount);
+            }
+            give_back(shared, job);
         } else {
             // Another worker may have it by now. If none has, a look finds it.
             shared.forget(&mut state, fence);
@@ -187,7 +194,7 @@ fn write_starts(shared: &Shared, mut jobs: Vec<Job>) -> Vec<Job> {
     Vec::new()
 }
 
-/// Gives back a job whose start is not written. A suspected one is forgotten, so the next worker suspects it too (ATTEMPT-4).
+/// Gives back a job that is not started. A suspected one is forgotten, so the next worker suspects it too (ATTEMPT-4).
 fn give_back(shared: &Shared, job: &Job) {
     if job.is_suspected {
         shared.forget(&mut shared.state(), job.timer.fence);
@@ -371,7 +378,7 @@ pub(super) fn end(shared: &Shared, job: &Job, ended: Ended, took: Duration) {
     match ended {
         Ended::Committed(then) => {
             count(&shared.counters.done, 1); // it was in time for the database
-            expect_next(shared, job.kind, &then);
+            expect_next(shared, job.kind, &job.timer, &then);
         }
         Ended::Lost if is_mine => count(&shared.counters.lost, 1),
         _ => {}
@@ -386,12 +393,12 @@ pub(super) fn end(shared: &Shared, job: &Job, ended: Ended, took: Duration) {
 }
 
 /// This worker knows when the timer wakes next, before a look does, and nobody else is told (TURN-2).
-fn expect_next(shared: &Shared, kind: usize, then: &Then) {
+fn expect_next(shared: &Shared, kind: usize, timer: &Timer, then: &Then) {
     let (next, retry) = match then {
         Then::Next(next) => (Some(*next), None),
         Then::Retry(gap, _) | Then::Snooze(gap) => (None, Some(*gap)),
         Then::Split { next, retry, .. } => (Some(*next), *retry),
-        Then::Release => (Some(shared.clock().time(shared.scheduler.now())), None),
+        Then::Release => (Some(timer.due), None), // it waits where it was, perhaps before what has been looked at
         Then::Done | Then::Dead(_) => (None, None),
     };
     let now = shared.clock().latest_time(shared.scheduler.now());
@@ -434,6 +441,10 @@ fn finisher(shared: &Arc<Shared>) {
 /// A handler that returns so long after its time limit has hung, which is told. What returns before, such as a future that is dropped,
 /// is no news.
 const HUNG: Duration = Duration::from_millis(100);
+
+/// For how long a group is held of which a run was given back (LIMIT-1): workers that have passed over a later timer of the group look
+/// at all of it once a second (GROUP-4), and others ask their file once a second.
+const GIVEN_BACK: Duration = Duration::from_millis(2500);
 
 /// When a timer is tried again that another transaction holds.
 const BUSY: Duration = Duration::from_millis(100);
@@ -493,9 +504,17 @@ impl Finisher<'_> {
             return;
         }
         let shared = self.shared;
-        let fences: Vec<i64> = holds.iter().map(|hold| hold.fence).collect();
+        let fences_of = |holds: &[Hold]| holds.iter().map(|hold| hold.fence).collect::<Vec<_>>();
+        let (given_back, holds): (Vec<_>, Vec<_>) =
+            holds.into_iter().partition(|hold| hold.is_given_back);
+        let (given_back, fences) = (fences_of(&given_back), fences_of(&holds));
         loop {
-            let done = shared.timers.lend(Purpose::Worker, |connection| connection.let_go(&fences));
+            let done = shared.timers.lend(Purpose::Worker, |connection| {
+                if !given_back.is_empty() {
+                    connection.hold(&given_back, GIVEN_BACK)?;
+                }
+                if fences.is_empty() { Ok(()) } else { connection.let_go(&fences) }
+            });
             match done {
                 Ok(()) => break,
                 Err(error) if error.is_of_the_connection() || matches!(error, Error::Busy) => {
@@ -542,7 +561,14 @@ impl Finisher<'_> {
                 self.later.push(outcome);
                 continue;
             }
-            let held = shared.remove(&mut shared.state(), fence);
+            let mut state = shared.state();
+            let held = shared.remove(&mut state, fence);
+            if outcome.then == Then::Release {
+                // The hold of this run is the last one, if it has any.
+                let hold = state.to_let_go.last_mut().filter(|hold| hold.fence == fence);
+                hold.into_iter().for_each(|hold| hold.is_given_back = hold.group.is_some());
+            }
+            drop(state);
             // A handler that has asked for its completion has ended its timer itself.
             let is_complete = held.as_ref().is_some_and(|held| held.tenure.has_completion())
                 && matches!(outcome.then, Then::Done | Then::Next(_));
@@ -563,7 +589,7 @@ impl Finisher<'_> {
                 }
                 if let Some(held) = held {
                     shared.tell_of_death(&held.timer, &outcome.then);
-                    expect_next(shared, held.kind, &outcome.then);
+                    expect_next(shared, held.kind, &held.timer, &outcome.then);
                 }
             } else if held.is_some() {
                 count(&shared.counters.lost, 1);

@@ -70,7 +70,9 @@
 //!   about one that may have ended its timer itself ([`Tenure::has_completion`]).
 //! - LIMIT-1 A run of a kind with limits holds its place in the database from its claim until it is gone from `runs`, also if its timer
 //!   was cancelled or replaced in the meantime, and not longer than its lease. The dispatcher extends it, and the finisher lets it go
-//!   after the outcome is written. A run that has exceeded its time limit has failed, and so holds nothing any more.
+//!   after the outcome is written. A run that has exceeded its time limit has failed, and so holds nothing any more. One that is given
+//!   back holds its group for a while more: its timer waits again, before timers of the group that others have passed over, and the
+//!   others need that long to see it.
 //! - LEASE-6 A kind for which timers may be due that were not claimed, for want of room or because of an error, stays
 //!   `to_claim`, or a look is ahead that finds them. So nothing waits longer than until the next look.
 
@@ -241,6 +243,8 @@ pub(super) struct Hold {
     pub(super) fence: i64,
     pub(super) kind: usize,
     pub(super) group: Option<String>,
+    /// Its timer waits again, so the group is held for a while (LIMIT-1).
+    pub(super) is_given_back: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -628,7 +632,7 @@ impl Shared {
         let held = state.runs.remove(&fence);
         if let Some(held) = held.as_ref().filter(|held| self.kinds[held.kind].has_limits()) {
             let group = self.kinds[held.kind].limits.group_of(&held.timer.key).map(str::to_owned);
-            state.to_let_go.push(Hold { fence, kind: held.kind, group });
+            state.to_let_go.push(Hold { fence, kind: held.kind, group, is_given_back: false });
         }
         match state.alone {
             Some(alone) if alone.fence == fence => state.alone = None,
