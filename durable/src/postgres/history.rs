@@ -87,9 +87,9 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// The part of a completion that writes the row: what the worker knows are numbers, and the texts are those of the timer. It took until
-/// now.
-pub(super) fn of_completion(record: &Attempt) -> String {
+/// The part of a completion that writes the row. What the worker knows are numbers, and the texts are those of the timer as the statement
+/// finds it, which the other part changes. It took until now.
+pub(super) fn of_completion(record: &Attempt, of_run: &str) -> String {
     let Attempt { started, late, due, attempt, .. } = record;
     let (started, due, late) = (micros(*started), micros(*due), delay_micros(*late));
     format!(
@@ -98,7 +98,8 @@ pub(super) fn of_completion(record: &Attempt) -> String {
             SELECT old.kind, old.key, timestamptz 'epoch' + interval '{due} microseconds', began.at, {late},
                 greatest(extract(epoch FROM tickwheel_now() - began.at) * 1000000, 0)::bigint, {attempt}, old.fence, 'done',
                 coalesce(old.owner, ''), old.trace
-            FROM old, (SELECT timestamptz 'epoch' + interval '{started} microseconds') AS began (at)
+            FROM mine JOIN (SELECT * FROM tickwheel_timers WHERE {of_run}) AS old ON old.id = mine.id,
+                (SELECT timestamptz 'epoch' + interval '{started} microseconds') AS began (at)
             ON CONFLICT DO NOTHING)"
     )
 }
