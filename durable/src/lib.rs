@@ -589,12 +589,12 @@ pub use history::{Attempt, HistoryFilter, LONGEST_ERROR, Outcome, Pace};
 pub use sharded::ShardError;
 pub use store::{
     AnyTransaction, Changed, Claim, Claimed, ClaimedTimer, Connection, Existing, Finish, Floor,
-    HELD_BACK, Limits, Listener, Look, MOST_BYTES, News, Notices, Passed, Purge, Purged, Purpose, RunId,
-    SCHEMA_VERSION, Store, Table, Then, Transacted, TransactionType, Transactions, WINDOW,
+    HELD_BACK, Limits, Listener, Look, MOST_BYTES, News, Notices, Passed, Purge, Purged, Purpose,
+    RunId, SCHEMA_VERSION, Store, Table, Then, Transacted, TransactionType, Transactions, WINDOW,
 };
 pub use timer::{
-    Filter, KindCounts, LONGEST_KEY, LONGEST_KIND, LONGEST_TRACE, NewTimer, Repetition, Scheduled, State, Timer,
-    When,
+    Filter, KindCounts, LONGEST_KEY, LONGEST_KIND, LONGEST_TRACE, NewTimer, Repetition, Scheduled,
+    State, Timer, When,
 };
 pub use timers::{OpenOptions, Timers};
 pub use worker::{Worker, WorkerBuilder, WorkerStats};

@@ -391,11 +391,7 @@ impl Timers {
     pub fn schedule_all(&self, timers: &[NewTimer]) -> Result<Vec<Scheduled>> {
         let traced: Vec<_> = timers.iter().map(|timer| self.traced(timer)).collect();
         if let [one] = &self.shared.all[..] {
-            return Ok(one
-                .schedule(traced, Existing::Replace)?
-                .into_iter()
-                .flatten()
-                .collect());
+            return Ok(one.schedule(traced, Existing::Replace)?.into_iter().flatten().collect());
         }
         timers.iter().try_for_each(NewTimer::check)?;
         let mut parts: Vec<(Vec<usize>, Vec<NewTimer>)> =

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tickwheel::Scheduler;
 use tickwheel_durable::{
-    Attempt, Error, Filter, HistoryFilter, NewTimer, OpenOptions, Outcome, State, Store, Timer, Timers,
-    Worker, WorkerBuilder, postgres::Postgres,
+    Attempt, Error, Filter, HistoryFilter, NewTimer, OpenOptions, Outcome, State, Store, Timer,
+    Timers, Worker, WorkerBuilder, postgres::Postgres,
 };
 
 use super::common::{Random, until};
@@ -207,10 +207,10 @@ fn histories_have_each_attempt_once(servers: &[Server; 3]) {
     let now = timers.now().expect("a time");
     for (number, database) in databases.iter().enumerate() {
         let store = Postgres::new(&database.address()).expect("an address");
-        let attempts = (0..EACH).map(|n| {
+        let attempts = (0..EACH).zip(0..).map(|(n, fence): (u64, i64)| {
             let started = now - Duration::from_secs(60 + n / 4);
             let mut attempt =
-                Attempt::new("mail", n.to_string(), started, n as i64 / 2, Outcome::Done);
+                Attempt::new("mail", n.to_string(), started, fence / 2, Outcome::Done);
             attempt.started -= Duration::from_micros(n % 2); // its number and its start are its own
             attempt.late = Duration::from_millis(number as u64);
             attempt

@@ -228,7 +228,8 @@ pub(crate) fn workers_of_version_6_live_through_an_upgrade(database: &Database<'
     assert!(count("version = 7 AND key LIKE 'old %'") > 0, "a newer worker runs old timers");
     let past = timers.history(&HistoryFilter::new().limit(9999)).expect("a history");
     assert!(past.iter().all(|of| of.outcome == Outcome::Done));
-    assert_eq!(past.len() as i64, count("version = 7"), "of the newer workers alone");
+    let of_newer = i64::try_from(past.len()).expect("few");
+    assert_eq!(of_newer, count("version = 7"), "of the newer workers alone");
     let is_traced = |key: &str| key.starts_with("new ");
     assert!(past.iter().all(|of| of.trace.is_some() == is_traced(&of.key)));
     assert_eq!(timers.counts().expect("counts").iter().map(|of| of.dead).sum::<u64>(), 0);
