@@ -505,6 +505,8 @@ mod sight;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 mod store;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod timer;
 mod timers;
 mod worker;

@@ -8,6 +8,8 @@ mod outage;
 mod outcome;
 mod runner;
 mod shared;
+#[cfg(feature = "testing")]
+mod test_worker;
 mod turns;
 
 use std::fmt;
@@ -27,6 +29,8 @@ use crate::timers::{Timers, some};
 use tickwheel::Scheduler;
 
 pub(super) use self::shared::Shared;
+#[cfg(feature = "testing")]
+pub use self::test_worker::{MOST_AT_ONCE, Outcome, Ran, TestWorker};
 
 /// The longest lease, and the longest interval of polls: ten years.
 const LONGEST: Duration = Duration::from_secs(315_360_000);

@@ -14,6 +14,7 @@ mod in_tokio_postgres;
 mod server;
 mod sight;
 mod tenants;
+mod virtual_time;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

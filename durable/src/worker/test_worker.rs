@@ -1,0 +1,364 @@
+//! A worker without threads, for tests: [`TestWorker`].
+//!
+//! It has what a worker has, its kinds, settings, runs, leases and outcomes, and no threads: the caller's does the work of each part
+//! in turn. The parts are those of a [`Worker`](super::Worker), called at their seams:
+//!
+//! ```text
+//!   look ──> the clock goes to the first wake ──> claim one ──> queue ──> run, or fly ──> write the outcome ──┐
+//!    ^                                                                                                        │
+//!    └────────────────────────────────────────────────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! Only what decides when to do which step is new, because that is where the time of a real worker passes.
+//!
+//! - STEP-1 The time moves when nothing is due that may run: to what comes first, a timer's wake, the end of a limit that holds back, or
+//!   a task of the scheduler. So each run sees the time at which its timer woke, unless an async handler before it has slept.
+//! - STEP-2 One timer is claimed at a time, of the kind whose first timer woke first; at equal times, of the kind that was registered
+//!   first. So the same program gives the same runs in the same order. What is random in a worker, the gaps of [`Retry`](crate::Retry)
+//!   and the pauses of a limit, is not random here.
+//! - STEP-3 A run has ended, and its outcome is written, before the next claim. So nothing of this worker's own stands in the way of
+//!   limits, and a handler sees what those before it have done.
+//! - STEP-4 At one moment of the virtual time there are at most `most_at_once` claims.
+
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
+use std::time::{Duration, SystemTime};
+
+use tickwheel::Scheduler;
+
+use super::dispatcher::Dispatcher;
+use super::runner::{Finisher, run_all};
+use super::shared::{Shared, count};
+use super::{WorkerBuilder, WorkerStats};
+use crate::clock::{from_micros, micros};
+use crate::error::{Error, Result};
+use crate::sight;
+use crate::store::{HELD_BACK, Then};
+use crate::testing::{VirtualClock, clock_of};
+use crate::timer::Timer;
+
+/// So many runs may there be at one moment of the virtual time, by default. See [`TestWorker::most_at_once`].
+pub const MOST_AT_ONCE: usize = 10_000;
+
+impl WorkerBuilder {
+    /// Makes a worker for tests of it, which runs what is due when it is told to, on the thread that tells it, in virtual time. Its
+    /// timers are from [`testing::open`](crate::testing::open).
+    ///
+    /// Handlers, retries, rules, limits, hooks and time limits are the same. Runs come one after the other, so numbers of threads and
+    /// weights do not matter. The gaps of [`Retry`](crate::Retry) are not shortened at random. Async handlers are polled by the calling
+    /// thread, and not given to [`spawn_with`](WorkerBuilder::spawn_with).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] if the timers have no virtual clock, and as [`start`](WorkerBuilder::start).
+    pub fn test(mut self) -> Result<TestWorker> {
+        let store = match self.timers.stores() {
+            [one] => Arc::clone(one),
+            _ => return Err(Error::Invalid("a test worker works for one store".to_owned())),
+        };
+        let clock = clock_of(&store.store().name()).ok_or_else(|| {
+            Error::Invalid(
+                "a test worker needs timers on a virtual clock: open them with `testing::open`".to_owned(),
+            )
+        })?;
+        let flights = Arc::new(Mutex::new(Vec::new()));
+        let launched = Arc::clone(&flights);
+        let spawn = move |flight| launched.lock().unwrap_or_else(PoisonError::into_inner).push(flight);
+        self.settings.spawn = Some(Arc::new(spawn));
+        self.settings.retry = self.settings.retry.jitter(0.0);
+        for kind in &mut self.kinds {
+            kind.spawn = None;
+            kind.retry = kind.retry.map(|retry| retry.jitter(0.0));
+        }
+        self.check()?;
+        let (kinds, settings, own) = (self.kinds.into(), Arc::new(self.settings), Arc::clone(&store));
+        let shared = Shared::new(own, kinds, settings, &clock.scheduler, false);
+        let mut state = shared.state();
+        // As if all its threads were there, so none is started.
+        (0..shared.kinds.len()).for_each(|kind| state.lines[kind].handlers = shared.threads_of(kind));
+        drop(state);
+        let shared = Arc::new(shared);
+        store.add(&shared);
+        let held_back = vec![SystemTime::UNIX_EPOCH; shared.kinds.len()];
+        let (patience, most_at_once) = (Duration::ZERO, MOST_AT_ONCE);
+        Ok(TestWorker { shared, clock, flights, held_back, patience, most_at_once })
+    }
+}
+
+/// The run of an async handler.
+type Flight = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Runs timers when a test says so. From [`WorkerBuilder::test`].
+///
+/// It has no threads. Each method runs the handlers on the thread that calls it, one after the other, in the order of their due times,
+/// and returns what ran. See the [module](crate::testing) for a test with it.
+pub struct TestWorker {
+    shared: Arc<Shared>,
+    clock: Arc<VirtualClock>,
+    /// What the spawner was given.
+    flights: Arc<Mutex<Vec<Flight>>>,
+    /// Of each kind, until when its limits, or other workers, hold back what is due.
+    held_back: Vec<SystemTime>,
+    patience: Duration,
+    most_at_once: usize,
+}
+
+/// What became of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// It has succeeded.
+    Done,
+    /// It has failed, and is tried again.
+    Failed,
+    /// It has failed, and the timer is dead.
+    Dead,
+}
+
+/// One run, as [`TestWorker`] returns it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Ran {
+    /// The kind of its timer.
+    pub kind: String,
+    /// The key of its timer.
+    pub key: String,
+    /// When it was due. A later attempt was due then too.
+    pub due: SystemTime,
+    /// When its handler was called.
+    pub started: SystemTime,
+    /// The number of this attempt, which counts from one.
+    pub attempt: u32,
+    /// What became of it.
+    pub outcome: Outcome,
+    /// Why it has failed.
+    pub error: Option<String>,
+}
+
+impl Ran {
+    /// `None`: the handler was not called.
+    fn new(timer: &Timer, started: SystemTime, then: &Then) -> Option<Ran> {
+        let (outcome, error) = match then {
+            Then::Done | Then::Next(_) => (Outcome::Done, None),
+            Then::Retry(_, error) | Then::Split { retry: Some(_), error, .. } => {
+                (Outcome::Failed, Some(error.clone()))
+            }
+            Then::Dead(error) | Then::Split { retry: None, error, .. } => {
+                (Outcome::Dead, Some(error.clone()))
+            }
+            Then::Release => return None,
+        };
+        let (kind, key) = (timer.kind.clone(), timer.key.clone());
+        Some(Ran { kind, key, due: timer.due, started, attempt: timer.attempts, outcome, error })
+    }
+}
+
+impl TestWorker {
+    /// Sets how long virtual time waits, in real time, for other threads to wake the future of an async handler. By default not at
+    /// all: while the future waits, the time jumps to what comes next, such as the end of its sleep, or of its time limit.
+    ///
+    /// Set it to some seconds for handlers whose futures wait for a runtime, a server or another thread. A future that waits for the
+    /// virtual time takes as long in real time then, once for each sleep.
+    #[must_use]
+    pub fn patience(mut self, patience: Duration) -> TestWorker {
+        self.patience = patience;
+        self
+    }
+
+    /// Sets how many runs there may be at one moment of the virtual time: by default [`MOST_AT_ONCE`]. Beyond that it is an error,
+    /// because a handler that schedules what is due at once would never end.
+    #[must_use]
+    pub fn most_at_once(mut self, runs: usize) -> TestWorker {
+        self.most_at_once = runs;
+        self
+    }
+
+    /// Moves the virtual time on, from one timer to the next, and runs what is due on the way, with what handlers schedule in the
+    /// meantime. Returns what ran. All handlers have returned then, and the time is that of the begin and `by`, or later if an async
+    /// handler has slept beyond that.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] if there are more than [`most_at_once`](TestWorker::most_at_once) runs at one moment, or if the clock would be
+    /// two hundred years from its begin. The errors of the database. What ran before is not returned then.
+    pub fn advance(&mut self, by: Duration) -> Result<Vec<Ran>> {
+        let target = self.clock.after(by)?;
+        self.run_until(target)
+    }
+
+    /// Like [`advance`](TestWorker::advance), to a time.
+    ///
+    /// # Errors
+    ///
+    /// As [`advance`](TestWorker::advance), and [`Error::Invalid`] if the time has passed: time does not go back.
+    pub fn advance_to(&mut self, time: SystemTime) -> Result<Vec<Ran>> {
+        let left = time.duration_since(self.now()).map_err(|passed| {
+            Error::Invalid(format!("virtual time does not go back by {:?}", passed.duration()))
+        })?;
+        self.advance(left)
+    }
+
+    /// Runs all that is due now, and what becomes due now by that. Returns what ran. The virtual time stands still, unless an async
+    /// handler sleeps. What the limits of a kind hold back now is left for later.
+    ///
+    /// # Errors
+    ///
+    /// As [`advance`](TestWorker::advance): a handler that schedules again and again what is due at once makes an error, and no
+    /// endless loop.
+    pub fn drain(&mut self) -> Result<Vec<Ran>> {
+        self.advance(Duration::ZERO)
+    }
+
+    /// Returns the virtual time. [`Timers::now`](crate::Timers::now) returns the same, in whole milliseconds.
+    pub fn now(&self) -> SystemTime {
+        self.clock.now()
+    }
+
+    /// Returns a scheduler that goes by the virtual time, for code under test that waits by one. Its tasks run while the time moves.
+    pub fn scheduler(&self) -> &Scheduler {
+        &self.clock.scheduler
+    }
+
+    /// Returns what it has done since it was made.
+    pub fn stats(&self) -> WorkerStats {
+        self.shared.stats()
+    }
+
+    fn run_until(&mut self, target: SystemTime) -> Result<Vec<Ran>> {
+        let shared = Arc::clone(&self.shared);
+        let mut dispatcher = Dispatcher::new(&shared, None);
+        let mut finisher = Finisher::new(&shared);
+        let (mut ran, mut at_once) = (Vec::new(), 0);
+        loop {
+            let now = self.now();
+            let first = self.first(&mut dispatcher, target)?;
+            let wake = first.map(|(wake, _)| wake.max(now));
+            let task = self.clock.next_task().filter(|task| *task <= target);
+            // STEP-1
+            let Some(next) = wake.into_iter().chain(task).min() else { break };
+            self.clock.advance_to(next);
+            let Some((_, kind)) = first.filter(|_| wake == Some(next)) else { continue };
+            at_once = if next > now { 1 } else { at_once + 1 };
+            if at_once > self.most_at_once {
+                return Err(self.endless(kind));
+            }
+            if self.claim(&mut dispatcher, kind)? {
+                self.work_off(&mut dispatcher, &mut finisher, kind, &mut ran)?;
+            }
+        }
+        self.clock.advance_to(target);
+        Ok(ran)
+    }
+
+    fn endless(&self, kind: usize) -> Error {
+        let (most, name) = (self.most_at_once, &self.shared.kinds[kind].name);
+        Error::Invalid(format!(
+            "{most} runs at one moment, and another of the kind {name:?} is due: does a handler schedule, or try again, what is due at \
+             once? If not, set `most_at_once`"
+        ))
+    }
+
+    /// Returns which kind has the first timer that may run until then, and when it may (STEP-2).
+    fn first(
+        &self,
+        dispatcher: &mut Dispatcher<'_>,
+        until: SystemTime,
+    ) -> Result<Option<(SystemTime, usize)>> {
+        let shared = &self.shared;
+        let kinds: Vec<&str> = shared.kinds.iter().map(|kind| kind.name.as_str()).collect();
+        let sent = shared.scheduler.now();
+        let horizon = until.duration_since(self.now()).unwrap_or_default();
+        let look = dispatcher.connection()?.look(&kinds, horizon, 1)?;
+        count(&shared.counters.looks, 1);
+        dispatcher.learn(sent, look.now);
+        let wakes = look.wakes.into_iter().map(|(kind, wake)| (wake.max(self.held_back[kind]), kind));
+        Ok(wakes.filter(|(wake, _)| *wake <= until).min())
+    }
+
+    /// Claims the first timer of a kind, and queues it. Returns false if there is none that it may have.
+    fn claim(&mut self, dispatcher: &mut Dispatcher<'_>, kind: usize) -> Result<bool> {
+        let shared = Arc::clone(&self.shared);
+        let sent = shared.scheduler.now();
+        let claim = shared.claim_of(kind, 1);
+        let claimed = dispatcher.connection()?.claim(&claim)?;
+        count(&shared.counters.claims, 1);
+        sight::claimed(claim.kind);
+        dispatcher.learn(sent, claimed.now);
+        if claimed.timers.is_empty() {
+            let again = claimed.held_back.unwrap_or(claimed.now + HELD_BACK);
+            // The store counts milliseconds, and rounds them down.
+            let again = from_micros(micros(again).saturating_add(999) / 1000 * 1000);
+            self.held_back[kind] = again.max(self.now() + Duration::from_millis(1));
+            return Ok(false);
+        }
+        dispatcher.queue(kind, claimed.timers, sent + shared.settings.lease);
+        Ok(true)
+    }
+
+    /// Runs what was queued, and writes what became of it (STEP-3).
+    fn work_off(
+        &self,
+        dispatcher: &mut Dispatcher<'_>,
+        finisher: &mut Finisher<'_>,
+        kind: usize,
+        ran: &mut Vec<Ran>,
+    ) -> Result<()> {
+        let (shared, started) = (&self.shared, self.now());
+        let mut state = shared.state();
+        let job = state.lines[kind].jobs.pop_front();
+        if job.is_some() && shared.kinds[kind].handler.is_async() {
+            state.lines[kind].in_flight += 1;
+        }
+        drop(state);
+        // Without one, its attempts were used up, and its end is among the outcomes (ATTEMPT-5).
+        let timer = job.as_ref().map(|job| Arc::clone(&job.timer));
+        let done_before = shared.stats().done;
+        job.into_iter().for_each(|job| run_all(shared, kind, vec![job]));
+        let flights = std::mem::take(&mut *self.flights.lock().unwrap_or_else(PoisonError::into_inner));
+        flights.into_iter().try_for_each(|flight| self.fly(dispatcher, flight))?;
+        let mut state = shared.state();
+        let outcomes = std::mem::take(&mut state.outcomes);
+        for outcome in &outcomes {
+            let held = state.runs.get(&outcome.run.fence);
+            ran.extend(held.and_then(|held| Ran::new(&held.timer, started, &outcome.then)));
+        }
+        drop(state);
+        // What is committed has no outcome to be written.
+        let committed = timer.filter(|_| shared.stats().done > done_before);
+        ran.extend(committed.and_then(|timer| Ran::new(&timer, started, &Then::Done)));
+        finisher.turn(outcomes);
+        // Nothing waits for these: each step looks.
+        while shared.causes.try_next().is_some() {}
+        Ok(())
+    }
+
+    /// Polls the run of an async handler to its end. The virtual time jumps whenever it waits. Its lease is extended, and its time limit
+    /// ends it, as by a real dispatcher.
+    fn fly(&self, dispatcher: &mut Dispatcher<'_>, mut flight: Flight) -> Result<()> {
+        let mut causes = self.shared.causes.stream();
+        let landed = poll_fn(|context| {
+            loop {
+                if flight.as_mut().poll(context).is_ready() {
+                    return Poll::Ready(Ok(()));
+                }
+                let Poll::Ready(Some(cause)) = causes.poll_next(context) else { return Poll::Pending };
+                dispatcher.take_in(cause.key);
+                if let Err(error) = dispatcher.see_to_runs() {
+                    return Poll::Ready(Err(error));
+                }
+            }
+        });
+        // A time limit is ahead, so it is never stalled, unless a test worker is used inside of a task of its scheduler.
+        self.clock.driver.block_on_patiently(self.patience, landed).map_err(Error::refused)?
+    }
+}
+
+impl fmt::Debug for TestWorker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kinds: Vec<_> = self.shared.kinds.iter().map(|kind| &kind.name).collect();
+        f.debug_struct("TestWorker").field("kinds", &kinds).field("now", &self.now()).finish_non_exhaustive()
+    }
+}
