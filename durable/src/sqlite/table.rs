@@ -127,7 +127,9 @@ impl Within<'_> {
     pub(super) fn due(&self, when: When) -> i64 {
         match when {
             When::After(delay) if delay.is_zero() => self.now(),
-            When::After(delay) => (self.micros() + delay_micros(delay)).min(LATEST).saturating_add(999) / 1000,
+            When::After(delay) => {
+                (self.micros() + delay_micros(delay)).min(LATEST).saturating_add(999) / 1000
+            }
             When::At(time) => millis(time),
         }
     }

@@ -53,7 +53,11 @@ pub fn assert_scheduled(timers: &Timers, kind: &str, key: &str) -> ScheduledTime
 pub fn assert_not_scheduled(timers: &Timers, kind: &str, key: &str) {
     let now = answered(timers.now());
     let timer = answered(timers.get(kind, key)).filter(|timer| timer.state == State::Waiting);
-    assert!(timer.is_none(), "a timer is scheduled that should not be:{}", lines(timer.as_slice(), now));
+    assert!(
+        timer.is_none(),
+        "a timer is scheduled that should not be:{}",
+        lines(timer.as_slice(), now)
+    );
 }
 
 /// A timer that is scheduled, of which more is asserted. From [`assert_scheduled`]. Each method panics if it is not so, and says what
@@ -84,7 +88,8 @@ impl ScheduledTimer {
     #[track_caller]
     pub fn due_at(self, time: SystemTime) -> ScheduledTimer {
         let wakes = self.timer.wake.unwrap_or(self.timer.due);
-        let apart = time.duration_since(wakes).or_else(|_| wakes.duration_since(time)).unwrap_or_default();
+        let apart =
+            time.duration_since(wakes).or_else(|_| wakes.duration_since(time)).unwrap_or_default();
         assert!(
             apart <= self.tolerance,
             "it should wake {}, and does {apart:?} {}:{}",
@@ -117,7 +122,9 @@ impl ScheduledTimer {
     {
         let found: T = match serde_json::from_slice(&self.timer.payload) {
             Ok(found) => found,
-            Err(error) => panic!("its payload is no such JSON, {error}:{}", line(&self.timer, self.now)),
+            Err(error) => {
+                panic!("its payload is no such JSON, {error}:{}", line(&self.timer, self.now))
+            }
         };
         assert!(found == *value, "its payload should be {value:?}, and is {found:?}");
         self

@@ -1,8 +1,8 @@
 //! The virtual clock of a store in memory, and how it is found from a connection to that store.
 //!
-//! SQLite names a database in memory that several connections of a process share (`vfs=memdb`). The name leads to the clock: a worker
-//! has it from the store, and [`sqlite::within`](crate::sqlite::within) from the connection of the user's. So code under test needs
-//! to be given neither a clock nor a connection that it would not have otherwise.
+//! A database in memory that several connections of a process share has a name (`vfs=memdb`). The name leads to the clock: a worker
+//! has it from the store, and [`sqlite::within`](crate::sqlite::within) from a table in the database, because SQLite does not tell the
+//! name of such a database by itself. So code under test needs to be given no clock.
 //!
 //! - VIRTUAL-1 A clock and the scheduler of its workers are one: its time is the scheduler's, counted from a begin. So a store, a
 //!   worker, and a future that sleeps agree about the time.
@@ -28,6 +28,8 @@ pub(crate) struct VirtualClock {
     start: Instant,
     pub(crate) scheduler: Scheduler,
     pub(crate) driver: Driver,
+    /// Keeps the database, which ends with its last connection.
+    _database: Mutex<Client>,
 }
 
 impl VirtualClock {
@@ -50,7 +52,9 @@ impl VirtualClock {
         let since = self.scheduler.now() - self.start;
         let then = since.checked_add(delay).filter(|then| *then <= LONGEST);
         then.and_then(|then| self.begin.checked_add(then)).ok_or_else(|| {
-            Error::Invalid(format!("a virtual clock goes for two hundred years, and {delay:?} is too long"))
+            Error::Invalid(format!(
+                "a virtual clock goes for two hundred years, and {delay:?} is too long"
+            ))
         })
     }
 }
@@ -71,11 +75,16 @@ pub(super) fn store(begin: SystemTime) -> Result<Sqlite> {
     /// Relaxed: it orders nothing.
     static MADE: AtomicU64 = AtomicU64::new(0);
     let builder = Scheduler::builder().precision(Precision::Exact);
-    let (scheduler, driver) = builder.build_driven().map_err(|error| Error::Invalid(error.to_string()))?;
+    let (scheduler, driver) =
+        builder.build_driven().map_err(|error| Error::Invalid(error.to_string()))?;
     let start = scheduler.now();
-    let clock = Arc::new(VirtualClock { begin, start, scheduler, driver });
     let name = format!("/tickwheel-testing-{}", MADE.fetch_add(1, Ordering::Relaxed));
     let address = format!("{BEFORE}{name}{BEHIND}");
+    let database = Client::open(&address).map_err(Error::refused)?;
+    let sql = format!("CREATE TABLE tickwheel_virtual_clock AS SELECT '{name}' AS name");
+    database.execute_batch(&sql).map_err(Error::refused)?;
+    let _database = Mutex::new(database);
+    let clock = Arc::new(VirtualClock { begin, start, scheduler, driver, _database });
     let mut clocks = clocks();
     clocks.retain(|_, clock| clock.strong_count() > 0);
     clocks.insert(name, Arc::downgrade(&clock));
@@ -94,5 +103,11 @@ fn named(database: &str) -> Option<Arc<VirtualClock>> {
 
 /// Returns the time that a connection of the user's goes by.
 pub(crate) fn time_of(client: &Client) -> SystemTime {
-    client.path().and_then(named).map_or_else(SystemTime::now, |clock| clock.now())
+    if client.path().is_some_and(|path| !path.is_empty()) {
+        return SystemTime::now(); // a file
+    }
+    let name = client.prepare_cached("SELECT name FROM tickwheel_virtual_clock");
+    let name = name.and_then(|mut name| name.query_row([], |row| row.get::<_, String>(0)));
+    let clock = name.ok().and_then(|name| named(&name));
+    clock.map_or_else(SystemTime::now, |clock| clock.now())
 }

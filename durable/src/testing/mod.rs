@@ -81,8 +81,9 @@
 //! - **The worker** claims, runs, retries and writes outcomes by the code of every worker. It does so on your thread, one run after the
 //!   other in the order of their due times, so a program gives the same runs in the same order each time. A handler takes no time, unless
 //!   it is async and sleeps. What is about threads, leases and other processes is not tested by it.
-//! - A real [`Worker`](crate::Worker) may work on the same store. It polls in real time, and runs what is due by the virtual clock. Each
-//!   timer runs in one of the two.
+//! - A real [`Worker`](crate::Worker) may work on the same store. It polls in real time, and runs what is due by the virtual clock. Give it
+//!   a [`lease`](crate::WorkerBuilder::lease) that outlasts all the time that passes: a minute of virtual time passes faster than it can
+//!   extend one.
 //!
 //! # PostgreSQL
 //!

@@ -45,7 +45,13 @@ pub fn run(timer: NewTimer) -> RunBuilder {
 pub fn run_of(timer: Timer) -> RunBuilder {
     let attempts = timer.attempts + 1;
     let fence = timer.fence + 1;
-    let timer = Timer { state: State::Running, attempts, fence, owner: Some("testing".to_owned()), ..timer };
+    let timer = Timer {
+        state: State::Running,
+        attempts,
+        fence,
+        owner: Some("testing".to_owned()),
+        ..timer
+    };
     RunBuilder { timer }
 }
 
@@ -133,6 +139,8 @@ struct NoWorker;
 
 impl Completes for NoWorker {
     fn completion(&self, _: &Timer) -> Result<String, Failure> {
-        Err(Failure::for_good("a run of a unit test has no timer in a database that a statement could end"))
+        Err(Failure::for_good(
+            "a run of a unit test has no timer in a database that a statement could end",
+        ))
     }
 }

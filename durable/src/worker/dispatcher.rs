@@ -27,9 +27,7 @@ use crate::error::{Error, Result, StopReason};
 use crate::failure::Failure;
 use crate::handler::Tenure;
 use crate::sight;
-use crate::store::{
-    Changed, Claim, Claimed, ClaimedTimer, Connection, Floor, HELD_BACK, RunId,
-};
+use crate::store::{Changed, Claim, Claimed, ClaimedTimer, Connection, Floor, HELD_BACK, RunId};
 
 /// How often to look without a reason.
 const LOOK: Duration = Duration::from_secs(60);

@@ -61,12 +61,14 @@ impl WorkerBuilder {
         };
         let clock = clock_of(&store.store().name()).ok_or_else(|| {
             Error::Invalid(
-                "a test worker needs timers on a virtual clock: open them with `testing::open`".to_owned(),
+                "a test worker needs timers on a virtual clock: open them with `testing::open`"
+                    .to_owned(),
             )
         })?;
         let flights = Arc::new(Mutex::new(Vec::new()));
         let launched = Arc::clone(&flights);
-        let spawn = move |flight| launched.lock().unwrap_or_else(PoisonError::into_inner).push(flight);
+        let spawn =
+            move |flight| launched.lock().unwrap_or_else(PoisonError::into_inner).push(flight);
         self.settings.spawn = Some(Arc::new(spawn));
         self.settings.retry = self.settings.retry.jitter(0.0);
         for kind in &mut self.kinds {
@@ -74,11 +76,13 @@ impl WorkerBuilder {
             kind.retry = kind.retry.map(|retry| retry.jitter(0.0));
         }
         self.check()?;
-        let (kinds, settings, own) = (self.kinds.into(), Arc::new(self.settings), Arc::clone(&store));
+        let (kinds, settings, own) =
+            (self.kinds.into(), Arc::new(self.settings), Arc::clone(&store));
         let shared = Shared::new(own, kinds, settings, &clock.scheduler, false);
         let mut state = shared.state();
         // As if all its threads were there, so none is started.
-        (0..shared.kinds.len()).for_each(|kind| state.lines[kind].handlers = shared.threads_of(kind));
+        (0..shared.kinds.len())
+            .for_each(|kind| state.lines[kind].handlers = shared.threads_of(kind));
         drop(state);
         let shared = Arc::new(shared);
         store.add(&shared);
@@ -274,7 +278,8 @@ impl TestWorker {
         let look = dispatcher.connection()?.look(&kinds, horizon, 1)?;
         count(&shared.counters.looks, 1);
         dispatcher.learn(sent, look.now);
-        let wakes = look.wakes.into_iter().map(|(kind, wake)| (wake.max(self.held_back[kind]), kind));
+        let wakes =
+            look.wakes.into_iter().map(|(kind, wake)| (wake.max(self.held_back[kind]), kind));
         Ok(wakes.filter(|(wake, _)| *wake <= until).min())
     }
 
@@ -317,7 +322,8 @@ impl TestWorker {
         let timer = job.as_ref().map(|job| Arc::clone(&job.timer));
         let done_before = shared.stats().done;
         job.into_iter().for_each(|job| run_all(shared, kind, vec![job]));
-        let flights = std::mem::take(&mut *self.flights.lock().unwrap_or_else(PoisonError::into_inner));
+        let flights =
+            std::mem::take(&mut *self.flights.lock().unwrap_or_else(PoisonError::into_inner));
         flights.into_iter().try_for_each(|flight| self.fly(dispatcher, flight))?;
         let mut state = shared.state();
         let outcomes = std::mem::take(&mut state.outcomes);
@@ -344,7 +350,9 @@ impl TestWorker {
                 if flight.as_mut().poll(context).is_ready() {
                     return Poll::Ready(Ok(()));
                 }
-                let Poll::Ready(Some(cause)) = causes.poll_next(context) else { return Poll::Pending };
+                let Poll::Ready(Some(cause)) = causes.poll_next(context) else {
+                    return Poll::Pending;
+                };
                 dispatcher.take_in(cause.key);
                 if let Err(error) = dispatcher.see_to_runs() {
                     return Poll::Ready(Err(error));
@@ -359,6 +367,9 @@ impl TestWorker {
 impl fmt::Debug for TestWorker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kinds: Vec<_> = self.shared.kinds.iter().map(|kind| &kind.name).collect();
-        f.debug_struct("TestWorker").field("kinds", &kinds).field("now", &self.now()).finish_non_exhaustive()
+        f.debug_struct("TestWorker")
+            .field("kinds", &kinds)
+            .field("now", &self.now())
+            .finish_non_exhaustive()
     }
 }
