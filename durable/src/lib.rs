@@ -119,6 +119,12 @@
 //! | `tickwheel_durable_timers` | a gauge with the label `state`, set by [`Timers::counts`] |
 //! | `tickwheel_durable_lag_seconds` | a gauge, set by [`Timers::counts`] |
 //!
+//! ## Tests
+//!
+//! With the feature `testing`, in your `dev-dependencies`, the module `testing` has a store in memory on a virtual clock, a worker that
+//! runs your handlers on the test's thread when it is told to, runs for unit tests, and assertions on what is scheduled. A month of
+//! timers takes as long as its handlers.
+//!
 //! ## Tenants
 //!
 //! Kinds share a worker, and workers share a database. Each kind has threads of its own, and a kind that had nothing to do is claimed
@@ -356,6 +362,7 @@
 //! | Sidekiq's death handlers | [`WorkerBuilder::on_dead`] |
 //! | db-scheduler's heartbeats and dead executions | leases: [`WorkerBuilder::lease`] |
 //! | Oban's queue limits, `global_limit` and `rate_limit`; Sidekiq's limiters and queue weights; groups of `BullMQ` | [`at_most`](WorkerBuilder::at_most), [`at_most_in_all`](WorkerBuilder::at_most_in_all), [`rate`](WorkerBuilder::rate), [`weight`](WorkerBuilder::weight), [`serial_by`](WorkerBuilder::serial_by) |
+//! | `Oban.Testing`, Oban's `drain_queue`; River's `rivertest` | the module `testing`, which has a table of both |
 //! | the `poll_interval` of all of them | the wheel, and news from the server; [`WorkerBuilder::poll_every`] as a fallback |
 //!
 //! With the feature `native-tls`, connections have TLS as `sslmode` in the address says, as with libpq, and

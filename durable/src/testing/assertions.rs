@@ -69,6 +69,7 @@ pub struct ScheduledTimer {
     tolerance: Duration,
 }
 
+#[expect(clippy::missing_panics_doc, reason = "the type tells of them all")]
 impl ScheduledTimer {
     /// Sets how far the due time may be from the one that is asserted next. By default a second. On a virtual clock it may be zero.
     #[must_use]
@@ -79,14 +80,14 @@ impl ScheduledTimer {
 
     /// Asserts that it runs, or is tried again, so long after now, by the database's clock. It does so at once if that has passed.
     #[track_caller]
-    pub fn due_in(self, delay: Duration) -> ScheduledTimer {
+    pub fn due_in(&self, delay: Duration) -> &ScheduledTimer {
         let at = self.now + delay;
         self.due_at(at)
     }
 
     /// Asserts that it runs, or is tried again, at this time.
     #[track_caller]
-    pub fn due_at(self, time: SystemTime) -> ScheduledTimer {
+    pub fn due_at(&self, time: SystemTime) -> &ScheduledTimer {
         let wakes = self.timer.wake.unwrap_or(self.timer.due);
         let apart =
             time.duration_since(wakes).or_else(|_| wakes.duration_since(time)).unwrap_or_default();
@@ -102,7 +103,7 @@ impl ScheduledTimer {
 
     /// Asserts what its payload is.
     #[track_caller]
-    pub fn payload(self, payload: impl AsRef<[u8]>) -> ScheduledTimer {
+    pub fn payload(&self, payload: impl AsRef<[u8]>) -> &ScheduledTimer {
         let payload = payload.as_ref();
         assert!(
             self.timer.payload == payload,
@@ -116,7 +117,7 @@ impl ScheduledTimer {
     /// Asserts that its payload is the JSON of an equal value.
     #[cfg(feature = "serde")]
     #[track_caller]
-    pub fn json<T>(self, value: &T) -> ScheduledTimer
+    pub fn json<T>(&self, value: &T) -> &ScheduledTimer
     where
         T: serde::Serialize + serde::de::DeserializeOwned + PartialEq + std::fmt::Debug,
     {
@@ -132,18 +133,18 @@ impl ScheduledTimer {
 
     /// Asserts that it is a series with this period.
     #[track_caller]
-    pub fn every(self, period: Duration) -> ScheduledTimer {
+    pub fn every(&self, period: Duration) -> &ScheduledTimer {
         self.repeats(&Repetition::Every(period))
     }
 
     /// Asserts that it is a series with this rule.
     #[track_caller]
-    pub fn rule(self, rule: &str) -> ScheduledTimer {
+    pub fn rule(&self, rule: &str) -> &ScheduledTimer {
         self.repeats(&Repetition::Rule(rule.to_owned()))
     }
 
     #[track_caller]
-    fn repeats(self, repetition: &Repetition) -> ScheduledTimer {
+    fn repeats(&self, repetition: &Repetition) -> &ScheduledTimer {
         assert!(
             self.timer.repetition.as_ref() == Some(repetition),
             "it should be a series by {repetition:?}, and is {:?}:{}",
@@ -155,7 +156,7 @@ impl ScheduledTimer {
 
     /// Asserts how many attempts have failed.
     #[track_caller]
-    pub fn attempts(self, attempts: u32) -> ScheduledTimer {
+    pub fn attempts(&self, attempts: u32) -> &ScheduledTimer {
         assert!(
             self.timer.attempts == attempts,
             "{attempts} of its attempts should have failed:{}",
@@ -165,8 +166,8 @@ impl ScheduledTimer {
     }
 
     /// Returns the timer, for whatever else is to be asserted.
-    pub fn into_timer(self) -> Timer {
-        self.timer
+    pub fn timer(&self) -> &Timer {
+        &self.timer
     }
 }
 

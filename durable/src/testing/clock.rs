@@ -28,8 +28,8 @@ pub(crate) struct VirtualClock {
     start: Instant,
     pub(crate) scheduler: Scheduler,
     pub(crate) driver: Driver,
-    /// Keeps the database, which ends with its last connection.
-    _database: Mutex<Client>,
+    #[expect(dead_code, reason = "the database ends with its last connection")]
+    database: Mutex<Client>,
 }
 
 impl VirtualClock {
@@ -83,8 +83,8 @@ pub(super) fn store(begin: SystemTime) -> Result<Sqlite> {
     let database = Client::open(&address).map_err(Error::refused)?;
     let sql = format!("CREATE TABLE tickwheel_virtual_clock AS SELECT '{name}' AS name");
     database.execute_batch(&sql).map_err(Error::refused)?;
-    let _database = Mutex::new(database);
-    let clock = Arc::new(VirtualClock { begin, start, scheduler, driver, _database });
+    let database = Mutex::new(database);
+    let clock = Arc::new(VirtualClock { begin, start, scheduler, driver, database });
     let mut clocks = clocks();
     clocks.retain(|_, clock| clock.strong_count() > 0);
     clocks.insert(name, Arc::downgrade(&clock));

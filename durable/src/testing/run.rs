@@ -17,15 +17,19 @@ const LEASE: Duration = Duration::from_secs(315_360_000);
 ///
 /// ```
 /// use std::time::Duration;
-/// use tickwheel_durable::{HandlerResult, NewTimer, Run, testing};
+/// use tickwheel_durable::{Failure, HandlerResult, NewTimer, Run, testing};
 ///
 /// fn send(run: &Run<'_>) -> HandlerResult {
-///     if run.is_last_attempt() { Ok(()) } else { Err(format_args!("no {}", run.key()).to_string().parse::<u8>().unwrap_err())? }
+///     if run.payload().is_empty() && !run.is_last_attempt() {
+///         return Err(Failure::new("the text is not there yet"));
+///     }
+///     Ok(())
 /// }
 ///
-/// let mail = NewTimer::new("mail", "4711", Duration::ZERO).payload("hello");
+/// let mail = NewTimer::new("mail", "4711", Duration::ZERO);
 /// assert!(send(&testing::run(mail.clone()).build()).is_err());
-/// assert!(send(&testing::run(mail).attempt(3).max_attempts(3).build()).is_ok());
+/// assert!(send(&testing::run(mail.clone()).attempt(3).max_attempts(3).build()).is_ok());
+/// assert!(send(&testing::run(mail.payload("hello")).build()).is_ok());
 /// ```
 pub fn run(timer: NewTimer) -> RunBuilder {
     let due = match timer.when {

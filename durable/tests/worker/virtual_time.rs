@@ -15,6 +15,7 @@ use tickwheel_durable::{
 };
 
 use super::common::{PATIENCE, until};
+use super::databases::{self, Database};
 use super::{HOUR, NOW, mail};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -54,8 +55,8 @@ fn time_stands_still_until_it_is_moved_and_what_is_due_runs_in_order() {
     thread::yield_now();
     assert_eq!((timers.now().expect("it tells"), worker.now()), (begin, begin));
     assert_eq!(keys(&worker.drain().expect("it runs")), ["now"]);
-    assert!(worker.advance(HOUR - Duration::from_millis(1)).expect("it runs").is_empty());
-    let ran = worker.advance(3 * DAY - HOUR + Duration::from_millis(1)).expect("it runs");
+    assert!(worker.advance(Duration::from_millis(3_599_999)).expect("it runs").is_empty());
+    let ran = worker.advance_to(begin + 3 * DAY).expect("it runs");
     assert_eq!(keys(&ran), ["a", "b", "c"]);
     assert!(ran.iter().all(|run| run.started == run.due && run.outcome == Outcome::Done));
     assert_eq!((worker.now(), timers.now().expect("it tells")), (begin + 3 * DAY, begin + 3 * DAY));
@@ -498,6 +499,57 @@ fn what_a_dead_worker_has_left_is_taken_over_when_its_lease_ends() {
 }
 
 #[test]
+fn a_delay_is_neither_shorter_nor_longer_than_it_must_be() {
+    let timers = open();
+    let mut worker = good(&timers);
+    let begin = worker.now();
+    worker.advance(Duration::from_micros(1500)).expect("it runs");
+    let due = |key: &str, delay| timers.schedule(&mail(key, delay)).expect("scheduled").due;
+    let millis = Duration::from_millis;
+    // A store of SQLite counts milliseconds.
+    assert_eq!(timers.now().expect("it tells"), begin + millis(1));
+    assert_eq!(due("now", NOW), begin + millis(1));
+    assert_eq!(due("one", millis(1)), begin + millis(3));
+    assert_eq!(due("half", Duration::from_micros(500)), begin + millis(2));
+    assert_eq!(
+        keys(&worker.advance(Duration::from_micros(500)).expect("it runs")),
+        ["now", "half"]
+    );
+}
+
+/// What the documentation says of PostgreSQL.
+#[test]
+fn the_time_of_a_schema_can_be_the_tests_own() {
+    let of_a_schema = |database: &Database<'_>| {
+        let Database::Schema { name, .. } = database else { return };
+        let timers = database.open();
+        // What the documentation has, but for the name of the schema.
+        let docs = include_str!("../../src/testing/mod.rs");
+        let (_, sql) = docs.split_once("//! ```sql").expect("it has SQL");
+        let (sql, _) = sql.split_once("//! ```").expect("it ends");
+        let sql = sql.replace("//!", "").replace("of_tests", name);
+        assert!(sql.contains("2030-01-04"));
+        database.execute(&sql.replace("2030-01-04", "2030-01-01"));
+        let begin = timers.now().expect("it tells");
+        assert_eq!(begin, testing::open().expect("it opens").now().expect("it tells"));
+        let (log, seen) = super::Log::new();
+        let worker = timers.worker().handle("mail", move |run| {
+            log.add(run);
+            Ok(())
+        });
+        let worker = worker.start(&Scheduler::new()).expect("it starts");
+        timers.schedule(&mail("1", 3 * DAY)).expect("scheduled");
+        testing::assert_scheduled(&timers, "mail", "1").tolerance(NOW).due_in(3 * DAY);
+        let (_, step) = sql.split_once("SELECT setval").expect("it moves the time");
+        database.execute(&format!("SELECT setval{step}"));
+        timers.tell("mail");
+        assert_eq!(super::next(&seen).due, begin + 3 * DAY);
+        assert!(worker.stop(PATIENCE));
+    };
+    databases::on_a_server("virtual time", &[("the_time_of_a_schema", of_a_schema)]);
+}
+
+#[test]
 fn a_run_is_built_for_a_unit_test() {
     let due = SystemTime::UNIX_EPOCH + DAY;
     let timer = mail("4711", due).payload("hello").max_attempts(3).every(HOUR);
@@ -539,9 +591,9 @@ fn assertions_say_what_is_there() {
     timers.schedule(&mail("2", 30 * MINUTE).payload("two pears").every(DAY)).expect("scheduled");
     timers.schedule(&NewTimer::new("other", "1", NOW)).expect("scheduled");
     let second = || testing::assert_scheduled(&timers, "mail", "2");
-    let timer =
-        second().due_in(30 * MINUTE).payload("two pears").every(DAY).attempts(0).into_timer();
-    second().tolerance(NOW).due_in(30 * MINUTE).due_at(timer.due);
+    second().due_in(30 * MINUTE).payload("two pears").every(DAY).attempts(0);
+    let due = second().timer().due;
+    second().tolerance(NOW).due_in(30 * MINUTE).due_at(due);
     second().due_in(30 * MINUTE + SECOND);
     testing::assert_not_scheduled(&timers, "mail", "1");
     let there = "\n  \"mail\" \"2\" waiting, wakes in 1800s, Every(86400s), payload \"two pears\"";
@@ -557,7 +609,7 @@ fn assertions_say_what_is_there() {
         ("wake in 3600s, and does 1800s before", said(|| _ = second().due_in(HOUR))),
         (
             "does 1ms later",
-            said(|| _ = second().tolerance(NOW).due_in(30 * MINUTE - Duration::from_millis(1))),
+            said(|| _ = second().tolerance(NOW).due_in(Duration::from_millis(1_799_999))),
         ),
         ("should be \"apples\"", said(|| _ = second().payload("apples"))),
         ("should be a series by Every(1s)", said(|| _ = second().every(SECOND))),
@@ -586,7 +638,8 @@ fn json_is_asserted_as_a_value() {
     let pears =
         NewTimer::new("mail", "1", NOW).json(&(2, "pears".to_owned())).expect("it has JSON");
     timers.schedule(&pears).expect("scheduled");
-    let scheduled = testing::assert_scheduled(&timers, "mail", "1").json(&(2, "pears".to_owned()));
+    let scheduled = testing::assert_scheduled(&timers, "mail", "1");
+    scheduled.json(&(2, "pears".to_owned()));
     let wrong = said(|| _ = scheduled.json(&(3, "pears".to_owned())));
     assert_eq!(wrong, "its payload should be (3, \"pears\"), and is (2, \"pears\")");
 }
