@@ -235,7 +235,7 @@ impl TestWorker {
         let shared = Arc::clone(&self.shared);
         let mut dispatcher = Dispatcher::new(&shared, None);
         let mut finisher = Finisher::new(&shared);
-        let (mut ran, mut at_once) = (Vec::new(), 0);
+        let (mut ran, mut moment, mut at_once) = (Vec::new(), self.now(), 0);
         loop {
             let now = self.now();
             let first = self.first(&mut dispatcher, target)?;
@@ -245,7 +245,8 @@ impl TestWorker {
             let Some(next) = wake.into_iter().chain(task).min() else { break };
             self.clock.advance_to(next);
             let Some((_, kind)) = first.filter(|_| wake == Some(next)) else { continue };
-            at_once = if next > now { 1 } else { at_once + 1 };
+            at_once = if next > moment { 1 } else { at_once + 1 }; // STEP-4
+            moment = next;
             if at_once > self.most_at_once {
                 return Err(self.endless(kind));
             }
@@ -293,8 +294,10 @@ impl TestWorker {
         sight::claimed(claim.kind);
         dispatcher.learn(sent, claimed.now);
         if claimed.timers.is_empty() {
-            let again = claimed.held_back.unwrap_or(claimed.now + HELD_BACK);
-            // The store counts milliseconds, and rounds them down.
+            // If nothing holds it back, another worker has been faster, and the next look tells what there is now.
+            let passed_over = (!claimed.passed.is_empty()).then(|| claimed.now + HELD_BACK);
+            let Some(again) = claimed.held_back.or(passed_over) else { return Ok(false) };
+            // The store counts milliseconds, and rounds the time down.
             let again = from_micros(micros(again).saturating_add(999) / 1000 * 1000);
             self.held_back[kind] = again.max(self.now() + Duration::from_millis(1));
             return Ok(false);

@@ -385,6 +385,37 @@ fn an_async_handler_may_wait_for_another_thread_if_there_is_patience() {
     assert_eq!((ran[0].outcome, worker.now()), (Outcome::Done, before));
 }
 
+/// A test that is async itself: the handler's future is polled on this thread, in sight of the test's runtime.
+#[test]
+fn a_test_worker_works_inside_of_a_runtime() {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build();
+    let ran = runtime.expect("it starts").block_on(async {
+        let timers = open().asynchronous();
+        let own = timers.clone();
+        let worker =
+            timers.worker().spawn_with(|_| panic!("it is not asked")).handle_async("io", {
+                move |run| {
+                    let own = own.clone();
+                    async move {
+                        tokio::time::sleep(Duration::from_millis(1)).await;
+                        let next = NewTimer::new("then", run.key(), HOUR);
+                        own.schedule(&next).await?;
+                        tokio::spawn(async {}).await?;
+                        Ok(())
+                    }
+                }
+            });
+        let mut worker =
+            worker.handle("then", |_| Ok(())).test().expect("it is made").patience(PATIENCE);
+        timers.schedule(&NewTimer::new("io", "1", DAY)).await.expect("scheduled");
+        worker.advance(2 * DAY).expect("it runs")
+    });
+    let seen: Vec<_> = ran.iter().map(|run| (run.kind.as_str(), run.outcome)).collect();
+    assert_eq!(seen, [("io", Outcome::Done), ("then", Outcome::Done)]);
+    assert_eq!(ran[1].started, ran[0].started + HOUR);
+}
+
 #[test]
 fn tasks_of_the_virtual_scheduler_run_in_between() {
     let timers = open();
