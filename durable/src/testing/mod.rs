@@ -5,15 +5,14 @@
 //! | the code under test | the test |
 //! | --- | --- |
 //! | a handler that is a function | [`run`] makes a [`Run`](crate::Run) to call it with |
-//! | schedules timers, and nothing runs | [`assert_scheduled`] and [`assert_not_scheduled`], on any store |
+//! | schedules timers | [`assert_scheduled`] and [`assert_not_scheduled`], on any store |
 //! | handlers, retries, limits and series, as they work together | [`open`], [`WorkerBuilder::test`](crate::WorkerBuilder::test), and [`TestWorker::advance`] or [`drain`](TestWorker::drain) |
 //!
 //! # A month of a service
 //!
 //! ```
 //! use std::time::Duration;
-//! use tickwheel_durable::testing::{self, Outcome};
-//! use tickwheel_durable::{Existing, Failure, NewTimer, Table, WorkerBuilder, sqlite};
+//! use tickwheel_durable::{Existing, Failure, NewTimer, Outcome, Table, WorkerBuilder, sqlite, testing};
 //!
 //! const DAY: Duration = Duration::from_secs(86_400);
 //!
@@ -80,7 +79,8 @@
 //!   [`TestWorker::scheduler`]. `SystemTime::now` does not.
 //! - **The worker** claims, runs, retries and writes outcomes by the code of every worker. It does so on your thread, one run after the
 //!   other in the order of their due times, so a program gives the same runs in the same order each time. A handler takes no time, unless
-//!   it is async and sleeps. What is about threads, leases and other processes is not tested by it.
+//!   it is async and sleeps. What is about threads, leases and other processes is not tested by it, and
+//!   what a worker removes after a time ([`keep_dead`](crate::WorkerBuilder::keep_dead)) stays.
 //! - A real [`Worker`](crate::Worker) may work on the same store. It polls in real time, and runs what is due by the virtual clock. Give it
 //!   a [`lease`](crate::WorkerBuilder::lease) that outlasts all the time that passes: a minute of virtual time passes faster than it can
 //!   extend one.
@@ -110,7 +110,7 @@
 //! | `drain_queue` | | [`TestWorker::drain`] |
 //! | `drain_queue(with_recursion: true)` | | [`TestWorker::drain`] always takes in what its runs schedule |
 //! | `drain_queue(with_scheduled: time)` | | [`TestWorker::advance_to`], in the order of due times, and each run sees its time |
-//! | `with_safety: false` | | the list of what ran, with errors |
+//! | `with_safety: false` | | each [`Attempt`](crate::Attempt) that is returned has its outcome and error |
 //! | `testing: :manual` | | [`open`], until the worker is told to run |
 //! | `testing: :inline` | | [`TestWorker::drain`] after the call |
 //! | | `rivertest.TimeStub` | the virtual clock of [`open`] |
@@ -129,7 +129,7 @@ use crate::timers::Timers;
 pub use self::assertions::{ScheduledTimer, assert_not_scheduled, assert_scheduled};
 pub(crate) use self::clock::{VirtualClock, clock_of, time_of};
 pub use self::run::{CancelRun, RunBuilder, run, run_of};
-pub use crate::worker::{MOST_AT_ONCE, Outcome, Ran, TestWorker};
+pub use crate::worker::{MOST_AT_ONCE, TestWorker};
 
 /// The first moment of 2030, in seconds since 1970.
 const BEGIN: u64 = 1_893_456_000;

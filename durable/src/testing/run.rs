@@ -41,6 +41,7 @@ pub fn run(timer: NewTimer) -> RunBuilder {
         repetition: timer.repetition,
         max_attempts: timer.max_attempts,
         time_limit: timer.time_limit,
+        trace: timer.trace,
         ..Timer::new(1, timer.kind, timer.key, due)
     })
 }
@@ -115,7 +116,7 @@ impl RunBuilder {
     /// ```
     pub fn cancellable(self) -> (Run<'static>, CancelRun) {
         let scheduler = Scheduler::global();
-        let tenure = Tenure::new(scheduler, scheduler.now() + LEASE);
+        let tenure = Tenure::new(scheduler, scheduler.now() + LEASE, self.timer.due);
         let default = crate::Retry::default().max_attempts();
         let max_attempts = self.timer.max_attempts.unwrap_or(default);
         let run = Run::new(&Arc::new(self.timer), &tenure, max_attempts, Arc::new(NoWorker));
@@ -142,7 +143,7 @@ impl std::fmt::Debug for CancelRun {
 struct NoWorker;
 
 impl Completes for NoWorker {
-    fn completion(&self, _: &Timer) -> Result<String, Failure> {
+    fn completion(&self, _: &Timer, _: &Tenure) -> Result<String, Failure> {
         Err(Failure::for_good(
             "a run of a unit test has no timer in a database that a statement could end",
         ))

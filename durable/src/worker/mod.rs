@@ -31,7 +31,7 @@ use tickwheel::Scheduler;
 
 pub(super) use self::shared::Shared;
 #[cfg(feature = "testing")]
-pub use self::test_worker::{MOST_AT_ONCE, Outcome, Ran, TestWorker};
+pub use self::test_worker::{MOST_AT_ONCE, TestWorker};
 
 /// The longest lease, and the longest interval of polls: ten years.
 const LONGEST: Duration = Duration::from_secs(315_360_000);

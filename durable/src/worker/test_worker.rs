@@ -35,10 +35,10 @@ use super::shared::{Shared, count};
 use super::{WorkerBuilder, WorkerStats};
 use crate::clock::{from_micros, micros};
 use crate::error::{Error, Result};
+use crate::history::Attempt;
 use crate::sight;
 use crate::store::{HELD_BACK, Then};
 use crate::testing::{VirtualClock, clock_of};
-use crate::timer::Timer;
 
 /// So many runs may there be at one moment of the virtual time, by default. See [`TestWorker::most_at_once`].
 pub const MOST_AT_ONCE: usize = 10_000;
@@ -70,6 +70,7 @@ impl WorkerBuilder {
         let spawn =
             move |flight| launched.lock().unwrap_or_else(PoisonError::into_inner).push(flight);
         self.settings.spawn = Some(Arc::new(spawn));
+        self.settings.name = "test".to_owned(); // the default is random
         self.settings.retry = self.settings.retry.jitter(0.0);
         for kind in &mut self.kinds {
             kind.spawn = None;
@@ -98,7 +99,8 @@ type Flight = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// Runs timers when a test says so. From [`WorkerBuilder::test`].
 ///
 /// It has no threads. Each method runs the handlers on the thread that calls it, one after the other, in the order of their due times,
-/// and returns what ran. See the [module](crate::testing) for a test with it.
+/// and returns what ran: the attempts as the [history](WorkerBuilder::history) would have them, which need not be kept for that. Of a
+/// failed run of a series the key is that of the series. See the [module](crate::testing) for a test with it.
 pub struct TestWorker {
     shared: Arc<Shared>,
     clock: Arc<VirtualClock>,
@@ -108,56 +110,6 @@ pub struct TestWorker {
     held_back: Vec<SystemTime>,
     patience: Duration,
     most_at_once: usize,
-}
-
-/// What became of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Outcome {
-    /// It has succeeded.
-    Done,
-    /// It has failed, and is tried again.
-    Failed,
-    /// It has failed, and the timer is dead.
-    Dead,
-}
-
-/// One run, as [`TestWorker`] returns it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Ran {
-    /// The kind of its timer.
-    pub kind: String,
-    /// The key of its timer.
-    pub key: String,
-    /// When it was due. A later attempt was due then too.
-    pub due: SystemTime,
-    /// When its handler was called.
-    pub started: SystemTime,
-    /// The number of this attempt, which counts from one.
-    pub attempt: u32,
-    /// What became of it.
-    pub outcome: Outcome,
-    /// Why it has failed.
-    pub error: Option<String>,
-}
-
-impl Ran {
-    /// `None`: the handler was not called.
-    fn new(timer: &Timer, started: SystemTime, then: &Then) -> Option<Ran> {
-        let (outcome, error) = match then {
-            Then::Done | Then::Next(_) => (Outcome::Done, None),
-            Then::Retry(_, error) | Then::Split { retry: Some(_), error, .. } => {
-                (Outcome::Failed, Some(error.clone()))
-            }
-            Then::Dead(error) | Then::Split { retry: None, error, .. } => {
-                (Outcome::Dead, Some(error.clone()))
-            }
-            Then::Release => return None,
-        };
-        let (kind, key) = (timer.kind.clone(), timer.key.clone());
-        Some(Ran { kind, key, due: timer.due, started, attempt: timer.attempts, outcome, error })
-    }
 }
 
 impl TestWorker {
@@ -188,7 +140,7 @@ impl TestWorker {
     ///
     /// [`Error::Invalid`] if there are more than [`most_at_once`](TestWorker::most_at_once) runs at one moment, or if the clock would be
     /// two hundred years from its begin. The errors of the database. What ran before is not returned then.
-    pub fn advance(&mut self, by: Duration) -> Result<Vec<Ran>> {
+    pub fn advance(&mut self, by: Duration) -> Result<Vec<Attempt>> {
         let target = self.clock.after(by)?;
         self.run_until(target)
     }
@@ -198,7 +150,7 @@ impl TestWorker {
     /// # Errors
     ///
     /// As [`advance`](TestWorker::advance), and [`Error::Invalid`] if the time has passed: time does not go back.
-    pub fn advance_to(&mut self, time: SystemTime) -> Result<Vec<Ran>> {
+    pub fn advance_to(&mut self, time: SystemTime) -> Result<Vec<Attempt>> {
         let left = time.duration_since(self.now()).map_err(|passed| {
             Error::Invalid(format!("virtual time does not go back by {:?}", passed.duration()))
         })?;
@@ -212,7 +164,7 @@ impl TestWorker {
     ///
     /// As [`advance`](TestWorker::advance): a handler that schedules again and again what is due at once makes an error, and no
     /// endless loop.
-    pub fn drain(&mut self) -> Result<Vec<Ran>> {
+    pub fn drain(&mut self) -> Result<Vec<Attempt>> {
         self.advance(Duration::ZERO)
     }
 
@@ -231,7 +183,7 @@ impl TestWorker {
         self.shared.stats()
     }
 
-    fn run_until(&mut self, target: SystemTime) -> Result<Vec<Ran>> {
+    fn run_until(&mut self, target: SystemTime) -> Result<Vec<Attempt>> {
         let shared = Arc::clone(&self.shared);
         let mut dispatcher = Dispatcher::new(&shared, None);
         let mut finisher = Finisher::new(&shared);
@@ -312,9 +264,9 @@ impl TestWorker {
         dispatcher: &mut Dispatcher<'_>,
         finisher: &mut Finisher<'_>,
         kind: usize,
-        ran: &mut Vec<Ran>,
+        ran: &mut Vec<Attempt>,
     ) -> Result<()> {
-        let (shared, started) = (&self.shared, self.now());
+        let shared = &self.shared;
         let mut state = shared.state();
         let job = state.lines[kind].jobs.pop_front();
         if job.is_some() && shared.kinds[kind].handler.is_async() {
@@ -322,7 +274,7 @@ impl TestWorker {
         }
         drop(state);
         // Without one, its attempts were used up, and its end is among the outcomes (ATTEMPT-5).
-        let timer = job.as_ref().map(|job| Arc::clone(&job.timer));
+        let run = job.as_ref().map(|job| (Arc::clone(&job.timer), Arc::clone(&job.tenure)));
         let done_before = shared.stats().done;
         job.into_iter().for_each(|job| run_all(shared, kind, vec![job]));
         let flights =
@@ -331,13 +283,17 @@ impl TestWorker {
         let mut state = shared.state();
         let outcomes = std::mem::take(&mut state.outcomes);
         for outcome in &outcomes {
-            let held = state.runs.get(&outcome.run.fence);
-            ran.extend(held.and_then(|held| Ran::new(&held.timer, started, &outcome.then)));
+            let Some(held) = state.runs.get(&outcome.run.fence) else { continue };
+            let attempt = shared.attempt(&held.timer, &held.tenure, &outcome.then);
+            // A run that leaves its series has failed by its name there.
+            ran.extend(attempt.map(|of| Attempt { key: held.timer.key.clone(), ..of }));
         }
         drop(state);
         // What is committed has no outcome to be written.
-        let committed = timer.filter(|_| shared.stats().done > done_before);
-        ran.extend(committed.and_then(|timer| Ran::new(&timer, started, &Then::Done)));
+        let committed = run.filter(|_| shared.stats().done > done_before);
+        ran.extend(
+            committed.and_then(|(timer, tenure)| shared.attempt(&timer, &tenure, &Then::Done)),
+        );
         finisher.turn(outcomes);
         // Nothing waits for these: each step looks.
         while shared.causes.try_next().is_some() {}

@@ -9,9 +9,10 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use tickwheel::Scheduler;
-use tickwheel_durable::testing::{self, Outcome, Ran, TestWorker};
+use tickwheel_durable::testing::{self, TestWorker};
 use tickwheel_durable::{
-    Error, Existing, Failure, NewTimer, Retry, State, Table, Timers, WorkerBuilder, sqlite,
+    Attempt, Error, Existing, Failure, HistoryFilter, NewTimer, Outcome, Retry, State, Table,
+    Timers, WorkerBuilder, sqlite,
 };
 
 use super::common::{PATIENCE, until};
@@ -31,13 +32,13 @@ fn good(timers: &Timers) -> TestWorker {
     timers.worker().handle("mail", |_| Ok(())).test().expect("it is made")
 }
 
-fn keys(ran: &[Ran]) -> Vec<&str> {
+fn keys(ran: &[Attempt]) -> Vec<&str> {
     ran.iter().map(|run| run.key.as_str()).collect()
 }
 
 /// What ran, as an attempt, what became of it, and how long after `begin` it started.
-fn attempts(ran: &[Ran], begin: SystemTime) -> Vec<(u32, Outcome, Duration)> {
-    let since = |run: &Ran| run.started.duration_since(begin).expect("later");
+fn attempts(ran: &[Attempt], begin: SystemTime) -> Vec<(u32, Outcome, Duration)> {
+    let since = |run: &Attempt| run.started.duration_since(begin).expect("later");
     ran.iter().map(|run| (run.attempt, run.outcome, since(run))).collect()
 }
 
@@ -125,8 +126,9 @@ fn what_fails_is_tried_again_after_gaps_that_are_always_the_same() {
         timers.schedule(&NewTimer::new(kind, "1", NOW)).expect("scheduled");
     }
     let ran = worker.advance(7 * DAY).expect("it runs");
-    let of =
-        |kind: &str| -> Vec<Ran> { ran.iter().filter(|run| run.kind == kind).cloned().collect() };
+    let of = |kind: &str| -> Vec<Attempt> {
+        ran.iter().filter(|run| run.kind == kind).cloned().collect()
+    };
     let (failed, died, done) = (Outcome::Failed, Outcome::Dead, Outcome::Done);
     let mails = [(1, failed, NOW), (2, failed, MINUTE), (3, died, 11 * MINUTE)];
     assert_eq!(attempts(&of("mail"), begin), mails);
@@ -139,6 +141,30 @@ fn what_fails_is_tried_again_after_gaps_that_are_always_the_same() {
     assert_eq!(dead[..], ["1 no such address", "1 panicked: oh", "1 no"]);
     assert_eq!(timers.get("mail", "1").expect("no error").expect("it stays").state, State::Dead);
     assert_eq!(worker.stats().dead, 3);
+}
+
+#[test]
+fn what_ran_is_what_the_history_has() {
+    let timers = open();
+    let worker = timers
+        .worker()
+        .history(7 * DAY)
+        .handle("mail", |run| if run.attempt() == 1 { Err(Failure::new("no")) } else { Ok(()) })
+        .handle_in_sqlite("order", |_, _| Ok(()))
+        .handle_async("slow", |_| async {
+            tickwheel::time::sleep(3 * SECOND).await;
+            Ok(())
+        });
+    let mut worker = worker.test().expect("it is made");
+    for (n, kind) in ["mail", "order", "slow"].into_iter().enumerate() {
+        timers.schedule(&NewTimer::new(kind, "1", HOUR * n as u32).trace("00-trace")).expect("scheduled");
+    }
+    let ran = worker.advance(DAY).expect("it runs");
+    let mut history = timers.history(&HistoryFilter::new()).expect("it is read");
+    history.reverse();
+    assert_eq!((ran.len(), &ran), (4, &history));
+    let slow = ran.iter().find(|run| run.kind == "slow").expect("it ran");
+    assert_eq!((slow.took, slow.late, slow.trace.as_deref()), (3 * SECOND, NOW, Some("00-trace")));
 }
 
 #[test]
@@ -203,7 +229,7 @@ fn drain_runs_what_is_due_now_and_ends() {
 }
 
 /// Many kinds of things at once: what fails, series, limits, equal times.
-fn program() -> Vec<Ran> {
+fn program() -> Vec<Attempt> {
     let timers = open();
     let own = timers.clone();
     let worker = timers
