@@ -6,7 +6,7 @@
 //!
 //! - VIRTUAL-1 A clock and the scheduler of its workers are one: its time is the scheduler's, counted from a begin. So a store, a
 //!   worker, and a future that sleeps agree about the time.
-//! - VIRTUAL-2 A clock lives as long as its store, and its name is never given to another one in the process.
+//! - VIRTUAL-2 A clock, and its database, live as long as the store. Their name is never given to another one in the process.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,11 +28,12 @@ pub(crate) struct VirtualClock {
     start: Instant,
     pub(crate) scheduler: Scheduler,
     pub(crate) driver: Driver,
-    #[expect(dead_code, reason = "the database ends with its last connection")]
+    #[expect(dead_code, reason = "the database ends with its last connection (VIRTUAL-2)")]
     database: Mutex<Client>,
 }
 
 impl VirtualClock {
+    /// VIRTUAL-1
     pub(crate) fn now(&self) -> SystemTime {
         self.begin + (self.scheduler.now() - self.start)
     }

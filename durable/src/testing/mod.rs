@@ -81,6 +81,9 @@
 //!   other in the order of their due times, so a program gives the same runs in the same order each time. A handler takes no time, unless
 //!   it is async and sleeps. What is about threads, leases and other processes is not tested by it, and
 //!   what a worker removes after a time ([`keep_dead`](crate::WorkerBuilder::keep_dead)) stays.
+//! - **In an async test** the worker's calls hold up the thread on which they are made. So the test needs a runtime with other threads,
+//!   such as `#[tokio::test(flavor = "multi_thread")]`, and a handler that waits for the runtime, for a server say, needs
+//!   [`patience`](TestWorker::patience).
 //! - A real [`Worker`](crate::Worker) may work on the same store. It polls in real time, and runs what is due by the virtual clock. Give it
 //!   a [`lease`](crate::WorkerBuilder::lease) that outlasts all the time that passes: a minute of virtual time passes faster than it can
 //!   extend one.
@@ -135,7 +138,7 @@ pub use crate::worker::{MOST_AT_ONCE, TestWorker};
 const BEGIN: u64 = 1_893_456_000;
 
 /// Opens a store in memory, on a virtual clock that begins on the first of January 2030 and stands still until a [`TestWorker`] moves
-/// it. Each call opens another store, so tests do not meet. It lasts as long as the timers and the connections to it.
+/// it. Each call opens another store, so tests do not meet. It lasts as long as the timers.
 ///
 /// # Errors
 ///
