@@ -33,7 +33,7 @@ pub(crate) struct VirtualClock {
 }
 
 impl VirtualClock {
-    /// VIRTUAL-1
+    /// Returns the time that the store shows: the scheduler's (VIRTUAL-1).
     pub(crate) fn now(&self) -> SystemTime {
         self.begin + (self.scheduler.now() - self.start)
     }
