@@ -1,6 +1,11 @@
 //! Helpers for the tests of your handlers, and of the code that schedules: a month of timers in milliseconds, without a sleep.
 //!
-//! They are for the feature `testing`, which your `Cargo.toml` names in `dev-dependencies` alone.
+//! They have the feature `testing`, for your tests alone:
+//!
+//! ```toml
+//! [dev-dependencies]
+//! tickwheel-durable = { version = "0.1", features = ["testing"] }
+//! ```
 //!
 //! | the code under test | the test |
 //! | --- | --- |
@@ -72,8 +77,8 @@
 //! # What is real, and what is not
 //!
 //! - **The store** is the one of SQLite, in memory. So calls, transactions, constraints and limits are the real ones.
-//!   [`connection`] opens further connections to it. Beside a file there is one difference: while a transaction writes, other connections
-//!   cannot read.
+//!   [`connection`] opens further connections to it. Beside a file there is one difference: a transaction that reads and one that
+//!   writes wait for each other. So end yours before the worker is to run.
 //! - **The time** begins in 2030, or when [`open_at`] says, and stands still until the worker moves it. [`sqlite::within`](crate::sqlite::within)
 //!   and [`Timers::now`](crate::Timers::now) go by it, and so do the functions of [`tickwheel::time`] in an async handler, and
 //!   [`TestWorker::scheduler`]. `SystemTime::now` does not.

@@ -296,6 +296,7 @@ impl TestWorker {
         );
         finisher.turn(outcomes);
         // Nothing waits for these: each step looks.
+        shared.state().freed.clear();
         while shared.causes.try_next().is_some() {}
         Ok(())
     }
