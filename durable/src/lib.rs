@@ -119,12 +119,6 @@
 //! | `tickwheel_durable_timers` | a gauge with the label `state`, set by [`Timers::counts`] |
 //! | `tickwheel_durable_lag_seconds` | a gauge, set by [`Timers::counts`] |
 //!
-//! ## Tests
-//!
-//! With the feature `testing`, in your `dev-dependencies`, the module `testing` has a store in memory on a virtual clock, a worker that
-//! runs your handlers on the test's thread when it is told to, runs for unit tests, and assertions on what is scheduled. A month of
-//! timers takes as long as its handlers.
-//!
 //! ## Tenants
 //!
 //! Kinds share a worker, and workers share a database. Each kind has threads of its own, and a kind that had nothing to do is claimed
@@ -476,6 +470,12 @@
 //! The page [`distributed`] compares this crate's statements with what Citus, `YugabyteDB` and `CockroachDB` document. Beyond that take a
 //! broker's delayed delivery: RabbitMQ with a dead-letter queue, Pulsar's `deliverAfter`, SQS up to fifteen minutes. They
 //! give up the cancel by key, the reset, and the common transaction.
+//!
+//! ## Tests
+//!
+//! With the feature `testing`, in your `dev-dependencies`, the module `testing` has a store in memory on a virtual clock, a worker that
+//! runs your handlers on the test's thread when it is told to, runs for unit tests, and assertions on what is scheduled. A month of
+//! timers takes as long as its handlers.
 //!
 //! ## Another store
 //!
