@@ -938,6 +938,8 @@ MUTATIONS = [
      durable("worker") + ["virtual_time"]),
     ("durable: a test worker leaves the time where it was", "durable/src/worker/test_worker.rs",
      "self.clock.advance_to(next);", "self.clock.advance_to(target);", durable("worker") + ["virtual_time"]),
+    ("durable: a test worker jumps ahead of other threads", "durable/src/worker/test_worker.rs",
+     "task.is_none() || self.patience.is_some()", "self.patience.is_some()", durable("worker") + ["virtual_time"]),
     ("durable: a test worker is left to chance", "durable/src/worker/test_worker.rs",
      "self.settings.retry = self.settings.retry.jitter(0.0);", "", durable("worker") + ["virtual_time"]),
     ("durable: a transaction of the user's goes by another clock", "durable/src/testing/clock.rs",

@@ -184,7 +184,8 @@
 //! asks the store for the next wake and moves the clock there, and calls what follows, from the claim to the outcome, at the
 //! seams of the threads. It claims one timer at a time, for the order, and runs about 3,500 a second in a debug build: three days of a
 //! timer each minute took 1.2 to 1.5 s beside other work on two cores (`cargo test -p tickwheel-durable --test worker
-//! virtual_time::three -- --nocapture`). On a server of PostgreSQL each step of the time would be a call, and a schema whose
+//! virtual_time::three -- --nocapture`). While the future of an async handler waits for another thread, its virtual time stands still; in a
+//! first form it jumped to the time limit of the run, so that a handler that called the store as a future failed. On a server of PostgreSQL each step of the time would be a call, and a schema whose
 //! clock stands still is dangerous if it is not one of tests, so for that there are words alone.
 //!
 //! PostgreSQL keeps the plan of a prepared statement. A plan that was made for a small table reads all of it, and goes on

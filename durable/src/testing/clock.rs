@@ -35,12 +35,16 @@ pub(crate) struct VirtualClock {
 impl VirtualClock {
     /// Returns the time that the store shows: the scheduler's (VIRTUAL-1).
     pub(crate) fn now(&self) -> SystemTime {
-        self.begin + (self.scheduler.now() - self.start)
+        self.time(self.scheduler.now())
+    }
+
+    pub(crate) fn time(&self, instant: Instant) -> SystemTime {
+        self.begin + instant.saturating_duration_since(self.start)
     }
 
     /// Returns when a task of the scheduler is due next.
     pub(crate) fn next_task(&self) -> Option<SystemTime> {
-        Some(self.begin + self.driver.next_deadline()?.saturating_duration_since(self.start))
+        Some(self.time(self.driver.next_deadline()?))
     }
 
     /// Moves the time, and runs the tasks of the scheduler that are due by then.

@@ -87,8 +87,8 @@
 //!   it is async and sleeps. What is about threads, leases and other processes is not tested by it, and
 //!   what a worker removes after a time ([`keep_dead`](crate::WorkerBuilder::keep_dead)) stays.
 //! - **In an async test** the worker's calls hold up the thread on which they are made. So the test needs a runtime with other threads,
-//!   such as `#[tokio::test(flavor = "multi_thread")]`, and a handler that waits for the runtime, for a server say, needs
-//!   [`patience`](TestWorker::patience).
+//!   such as `#[tokio::test(flavor = "multi_thread")]`. While a handler waits for the runtime, for a server say, virtual time stands
+//!   still: see [`patience`](TestWorker::patience).
 //! - A real [`Worker`](crate::Worker) may work on the same store. It polls in real time, and runs what is due by the virtual clock. Give it
 //!   a [`lease`](crate::WorkerBuilder::lease) that outlasts all the time that passes: a minute of virtual time passes faster than it can
 //!   extend one.

@@ -19,13 +19,18 @@
 //! - STEP-3 A run has ended, and its outcome is written, before the next claim. So nothing of this worker's own stands in the way of
 //!   limits, and a handler sees what those before it have done.
 //! - STEP-4 At one moment of the virtual time there are at most `most_at_once` claims.
+//! - STEP-5 While the future of an async handler waits for something that is due in virtual time, the time jumps there. If nothing is, another
+//!   thread is to wake it, and that takes real time. So it is waited for, and not beyond the patience: then the time jumps to what
+//!   comes next for each run, the end of its time limit at last.
 
 use std::fmt;
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::Poll;
-use std::time::{Duration, SystemTime};
+use std::task::{Context, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant, SystemTime};
 
 use tickwheel::Scheduler;
 
@@ -39,6 +44,9 @@ use crate::history::Attempt;
 use crate::sight;
 use crate::store::{HELD_BACK, Then};
 use crate::testing::{VirtualClock, clock_of};
+
+/// For how long the future of a handler is waited for that waits for nothing in virtual time.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// So many runs may there be at one moment of the virtual time, by default. See [`TestWorker::most_at_once`].
 pub const MOST_AT_ONCE: usize = 10_000;
@@ -70,7 +78,7 @@ impl WorkerBuilder {
         let spawn =
             move |flight| launched.lock().unwrap_or_else(PoisonError::into_inner).push(flight);
         self.settings.spawn = Some(Arc::new(spawn));
-        self.settings.name = "test".to_owned(); // the default is random
+        self.settings.name = String::from("test"); // the default is random
         self.settings.retry = self.settings.retry.jitter(0.0);
         for kind in &mut self.kinds {
             kind.spawn = None;
@@ -88,8 +96,8 @@ impl WorkerBuilder {
         let shared = Arc::new(shared);
         store.add(&shared);
         let held_back = vec![SystemTime::UNIX_EPOCH; shared.kinds.len()];
-        let (patience, most_at_once) = (Duration::ZERO, MOST_AT_ONCE);
-        Ok(TestWorker { shared, clock, flights, held_back, patience, most_at_once })
+        let most_at_once = MOST_AT_ONCE;
+        Ok(TestWorker { shared, clock, flights, held_back, patience: None, most_at_once })
     }
 }
 
@@ -108,19 +116,21 @@ pub struct TestWorker {
     flights: Arc<Mutex<Vec<Flight>>>,
     /// Of each kind, until when its limits, or other workers, hold back what is due.
     held_back: Vec<SystemTime>,
-    patience: Duration,
+    /// `None`: it is for what is not due in virtual time (STEP-5).
+    patience: Option<Duration>,
     most_at_once: usize,
 }
 
 impl TestWorker {
-    /// Sets how long virtual time waits, in real time, for other threads to wake the future of an async handler. By default not at
-    /// all: while the future waits, the time jumps to what comes next, such as the end of its sleep, or of its time limit.
+    /// Sets how long virtual time waits in each run of an async handler, in real time, for other threads to wake the future.
     ///
-    /// Set it to some seconds for handlers whose futures wait for a runtime, a server or another thread. A future that waits for the
-    /// virtual time takes as long in real time then, once for each sleep.
+    /// By default the time jumps at once to the end of a sleep or timeout in virtual time ([`tickwheel::time`]). A future that has none
+    /// waits for something else, a runtime, a server or another thread, and for that virtual time waits five seconds. Then it jumps
+    /// towards the time limit of the run. With a patience, virtual time waits so long before it jumps to the end of a sleep, too: for a
+    /// future that waits for an answer with a virtual timeout. With zero it never waits, for handlers that are to exceed their limits.
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> TestWorker {
-        self.patience = patience;
+        self.patience = Some(patience);
         self
     }
 
@@ -301,26 +311,70 @@ impl TestWorker {
         Ok(())
     }
 
-    /// Polls the run of an async handler to its end. The virtual time jumps whenever it waits. Its lease is extended, and its time limit
-    /// ends it, as by a real dispatcher.
+    /// Polls the run of an async handler to its end (STEP-5). Its lease is extended, and its time limit ends it, as by a real dispatcher.
     fn fly(&self, dispatcher: &mut Dispatcher<'_>, mut flight: Flight) -> Result<()> {
-        let mut causes = self.shared.causes.stream();
-        let landed = poll_fn(|context| {
-            loop {
-                if flight.as_mut().poll(context).is_ready() {
-                    return Poll::Ready(Ok(()));
-                }
-                let Poll::Ready(Some(cause)) = causes.poll_next(context) else {
-                    return Poll::Pending;
-                };
-                dispatcher.take_in(cause.key);
-                if let Err(error) = dispatcher.see_to_runs() {
-                    return Poll::Ready(Err(error));
-                }
+        let (shared, clock) = (&self.shared, &self.clock);
+        let woken = Arc::new(Woken { flag: AtomicBool::new(false), thread: thread::current() });
+        let waker = Waker::from(Arc::clone(&woken));
+        let mut patience = self.patience.unwrap_or(PATIENCE);
+        loop {
+            let in_force = shared.scheduler.enter();
+            let polled = flight.as_mut().poll(&mut Context::from_waker(&waker));
+            drop(in_force);
+            if polled.is_ready() {
+                return Ok(());
             }
-        });
-        // A time limit is ahead, so it is never stalled, unless a test worker is used inside of a task of its scheduler.
-        self.clock.driver.block_on_patiently(self.patience, landed).map_err(Error::refused)?
+            loop {
+                clock.driver.turn();
+                while let Some(cause) = shared.causes.try_next() {
+                    dispatcher.take_in(cause.key);
+                }
+                dispatcher.see_to_runs()?;
+                if woken.flag.swap(false, Ordering::Acquire) {
+                    break;
+                }
+                let task = clock.next_task();
+                let may_wait = task.is_none() || self.patience.is_some();
+                if may_wait && woken.comes_within(&mut patience) {
+                    continue;
+                }
+                let cause = shared.causes.next_deadline().map(|instant| clock.time(instant));
+                // Its time limit is ahead. If there were none, its drop would be a failure.
+                let Some(next) = task.into_iter().chain(cause).min() else { return Ok(()) };
+                clock.advance_to(next);
+            }
+        }
+    }
+}
+
+/// Wakes the thread that polls a flight.
+struct Woken {
+    /// It was woken since its last poll. The swap that clears it acquires what the waker has released.
+    flag: AtomicBool,
+    thread: Thread,
+}
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.flag.store(true, Ordering::Release);
+        self.thread.unpark();
+    }
+}
+
+impl Woken {
+    /// Waits in real time until the flight is woken, and takes that from the patience. Returns false if it was not.
+    fn comes_within(&self, patience: &mut Duration) -> bool {
+        let start = Instant::now();
+        // Relaxed: the swap that takes the flag acquires.
+        while !self.flag.load(Ordering::Relaxed) {
+            let left = patience.saturating_sub(start.elapsed());
+            if left.is_zero() {
+                break;
+            }
+            thread::park_timeout(left);
+        }
+        *patience = patience.saturating_sub(start.elapsed());
+        self.flag.load(Ordering::Relaxed)
     }
 }
 
