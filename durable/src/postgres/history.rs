@@ -187,11 +187,15 @@ impl<C: Sql> Within<'_, C> {
                     count(*) FILTER (WHERE h.outcome = 'dead') AS dead, count(*) FILTER (WHERE h.outcome = 'snoozed') AS snoozed,
                     avg(h.late_us)::bigint AS late, max(h.late_us) AS max_late
                 FROM tickwheel_history h
-                WHERE h.kind = kinds.kind AND h.started > (SELECT tickwheel_now()) - $2::float8 * interval '1 millisecond'
+                WHERE h.kind = kinds.kind AND h.started > $2::timestamptz
                 GROUP BY 1) p
             ORDER BY kinds.kind COLLATE \"C\", p.step"
         );
-        let values: &[&dyn Value] = &[&None::<String>, &for_interval(span), &delay_micros(step)];
+        // The begin is a value, so that the plan is for as many rows as there are behind it.
+        let now = only_row(self.query("SELECT tickwheel_now()", &[])?)?;
+        let now: SystemTime = now.try_get(0).map_err(failed)?;
+        let begin = in_range(now.checked_sub(span).unwrap_or(UNIX_EPOCH));
+        let values: &[&dyn Value] = &[&None::<String>, &begin, &delay_micros(step)];
         let paces = self.unnamed().query(SQL, values)?;
         let paces = paces.iter().map(|row| {
             let number = |column: usize| {
