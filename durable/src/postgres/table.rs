@@ -218,7 +218,8 @@ fn split(when: When) -> (Option<SystemTime>, Option<Interval>) {
 /// The settings of a call of ours. A lock may be held by a handler's transaction, or by one of the user's. At a higher
 /// isolation, claims at the same time would fail instead of passing over each other's rows. If this process is halted before the
 /// COMMIT, the server takes the locks back, so that others may claim.
-pub(super) const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '10s';
+pub(super) const BEGIN: &str =
+    "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '10s';
     SET LOCAL idle_in_transaction_session_timeout = '10s'";
 
 impl<C: Sql> Within<'_, C> {

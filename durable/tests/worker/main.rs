@@ -17,6 +17,7 @@ mod runs;
 mod server;
 mod sight;
 mod tenants;
+mod under_load;
 mod virtual_time;
 
 use std::collections::BTreeSet;
@@ -65,6 +66,12 @@ use tickwheel::{Precision, Scheduler};
 use tickwheel_durable::{
     Error, Existing, Failure, Filter, NewTimer, OpenOptions, Retry, Run, State, StopReason, Table,
     Timers, WorkerBuilder, postgres, sqlite,
+};
+use under_load::{
+    a_call_that_may_not_wait_is_made, a_group_that_is_held_holds_up_no_other,
+    a_rate_is_made_use_of, a_stream_leaves_the_others_on_time, a_width_may_be_as_large_as_can_be,
+    what_is_given_back_stays_first_in_its_group, what_is_halted_in_a_claim_is_ended,
+    what_is_suspected_stays_so_if_its_worker_stops,
 };
 
 const NOW: Duration = Duration::ZERO;
@@ -1409,6 +1416,14 @@ on_both! {
     what_is_suspected_and_cannot_start_stays_suspected,
     limits_hold_while_workers_are_killed,
     another_process_schedules_beside_a_drain,
+    a_group_that_is_held_holds_up_no_other,
+    what_is_given_back_stays_first_in_its_group,
+    a_stream_leaves_the_others_on_time,
+    what_is_suspected_stays_so_if_its_worker_stops,
+    what_is_halted_in_a_claim_is_ended,
+    a_width_may_be_as_large_as_can_be,
+    a_call_that_may_not_wait_is_made,
+    a_rate_is_made_use_of,
     each_kind_has_its_own_retries,
     a_failure_may_be_given_up,
     a_snooze_uses_up_no_attempt,
