@@ -5,7 +5,9 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use tickwheel::Scheduler;
-use tickwheel_durable::{NewTimer, OpenOptions, Timers, Worker, WorkerBuilder, WorkerStats};
+use tickwheel_durable::{
+    NewTimer, OpenOptions, Timers, Worker, WorkerBuilder, WorkerStats, postgres,
+};
 
 use super::common::{PATIENCE, until};
 use super::databases::{Database, client, say};
@@ -196,11 +198,11 @@ pub(crate) fn what_is_halted_in_a_claim_is_ended(database: &Database<'_>) {
             INSERT INTO seen VALUES (current_setting('idle_in_transaction_session_timeout'));
             RETURN NEW;
         END $$;
-        CREATE TRIGGER sees BEFORE UPDATE OR DELETE ON tickwheel_timers FOR EACH ROW EXECUTE FUNCTION sees()",
+        CREATE TRIGGER sees BEFORE UPDATE ON tickwheel_timers FOR EACH ROW EXECUTE FUNCTION sees()",
     );
     let url = database.url();
-    let pooled = url.clone() + if url.contains('?') { "&" } else { "?" } + "pgbouncer=true";
-    let timers = Timers::open(&pooled).expect("it opens");
+    let store = postgres::Postgres::new(&url).expect("an address").pooled();
+    let timers = Timers::with_store(store).expect("it opens");
     let worker = start(timers.worker().handle("mail", |_| Ok(())).at_most_in_all(3));
     timers.schedule(&NewTimer::new("mail", "1", NOW)).expect("scheduled");
     until("it is done", || worker.stats().done == 1);
