@@ -23,16 +23,18 @@ Exit codes:
   3 the database is away or busy   4 it refuses: no tables, tables of another
   version, no rights   5 the output could not be written   130 interrupted";
 
+const EVERYWHERE: &str = "For every command";
+
 /// Timers that survive their process: look at them and change them
 #[derive(Parser)]
 #[command(name = "tickwheel-durable", version, after_help = EXAMPLES, max_term_width = 100)]
 pub(crate) struct Arguments {
     /// Where the timers are: sqlite:path or postgres://user:password@host/database?schema=name. Several are the shards of one
     /// store, in their order. In the environment, other users of the machine cannot read the password
-    #[arg(long, global = true, env = "DATABASE_URL", hide_env_values = true, value_name = "URL")]
+    #[arg(long, global = true, env = "DATABASE_URL", hide_env_values = true, value_name = "URL", help_heading = EVERYWHERE)]
     pub(crate) database: Vec<String>,
     /// Print JSON, one object on a line, instead of tables
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = EVERYWHERE)]
     pub(crate) json: bool,
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -51,8 +53,10 @@ pub(crate) enum Command {
     /// Move a timer that waits, with all its attempts before it. Without a time it is due now
     Reset(Reset),
     /// Cancel one timer, or many
+    #[command(override_usage = "tickwheel-durable cancel <KIND> <KEY>\n       tickwheel-durable cancel --kind <KIND> --all [OPTIONS]")]
     Cancel(Cancel),
     /// Make a dead timer wait again, with all its attempts before it, or all of a kind
+    #[command(override_usage = "tickwheel-durable requeue <KIND> <KEY> [OPTIONS]\n       tickwheel-durable requeue --kind <KIND> --all [OPTIONS]")]
     Requeue(Requeue),
     /// Change the payload of a timer that waits or is dead
     SetPayload(SetPayload),
@@ -66,6 +70,7 @@ pub(crate) enum Command {
     Bench(Bench),
     /// Print the completions for a shell
     Completions {
+        /// Which one
         shell: clap_complete::Shell,
     },
 }
@@ -138,7 +143,9 @@ pub(crate) struct List {
 /// One timer.
 #[derive(Args)]
 pub(crate) struct Name {
+    /// What names its handler
     pub(crate) kind: String,
+    /// What names it in its kind
     pub(crate) key: String,
 }
 
@@ -219,8 +226,10 @@ pub(crate) struct Reset {
 
 #[derive(Args)]
 pub(crate) struct Cancel {
+    /// The kind of the timer
     #[arg(required_unless_present = "all", conflicts_with = "all", value_name = "KIND")]
     pub(crate) of: Option<String>,
+    /// Its key
     #[arg(required_unless_present = "all", conflicts_with = "all")]
     pub(crate) key: Option<String>,
     /// Cancel all that the options name, after a question
@@ -242,8 +251,10 @@ pub(crate) struct Cancel {
 
 #[derive(Args)]
 pub(crate) struct Requeue {
+    /// The kind of the timer
     #[arg(required_unless_present = "all", conflicts_with = "all", value_name = "KIND")]
     pub(crate) of: Option<String>,
+    /// Its key
     #[arg(required_unless_present = "all", conflicts_with = "all")]
     pub(crate) key: Option<String>,
     /// Requeue all dead timers of a kind, after a question

@@ -235,27 +235,16 @@ fn tell(
             .number("removed", removed);
         return Ok(out.object(object)?);
     }
-    out.line(&format!(
-        "written  {} timers in {}: {written} a second",
-        of.timers,
-        precise(figures.writing)
-    ))?;
     let due = if of.over.is_zero() { "at once".to_owned() } else { format!("over {}", rough(of.over)) };
-    out.line(&format!(
-        "run      {ran} in {}: {run} a second; they were due {due}",
-        precise(figures.running)
-    ))?;
-    out.line(&format!(
-        "late     p50 {}, p90 {}, p99 {}, max {}",
-        precise(late(0.5)),
-        precise(late(0.9)),
-        precise(late(0.99)),
-        precise(late(1.0))
-    ))?;
-    out.line(&format!(
-        "         from the due time to the call of a handler, of which {} run at the same time; clocks to {}",
-        of.threads,
-        precise(figures.clock_error)
-    ))?;
-    Ok(out.line(&format!("removed  {removed} that had not run"))?)
+    let percentiles = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("max", 1.0)];
+    let percentiles = percentiles.map(|(name, share)| format!("{name} {}", precise(late(share))));
+    let (threads, clock_error) = (of.threads, precise(figures.clock_error));
+    let lines = [
+        format!("written  {} in {}: {written} a second", of.timers, precise(figures.writing)),
+        format!("run      {ran} in {}: {run} a second", precise(figures.running)),
+        format!("late     {}", percentiles.join("   ")),
+        format!("They were due {due}. Late is from there to the call of the handler, of which {threads} may run at the same time,"),
+        format!("by the database's clock as this machine knows it, to {clock_error}. {removed} had not run, and were removed."),
+    ];
+    lines.iter().try_for_each(|line| Ok(out.line(line)?))
 }

@@ -322,13 +322,13 @@ mod tests {
 
     #[test]
     fn a_table_fits_its_terminal() {
-        let lines = table().lines(Look { width: Some(33), colours: false });
+        let lines = table().lines(Look { width: Some(30), colours: false });
         assert_eq!(
             lines,
-            ["KIND  KEY       TRIES  ERROR", "mail  注文/47…      3", "x     a\\nb          0  it is aw…"]
+            ["KIND  KEY       TRIES  ERROR", "mail  注文/47…      3", "x     a\\nb          0  it is a…"]
         );
-        let lines = table().lines(Look { width: Some(5), colours: false });
-        assert_eq!(lines[1], "mail  注文/47…      3", "no narrower than that");
+        let narrow = table().lines(Look { width: Some(5), colours: false });
+        assert_eq!(narrow, lines, "no narrower than that");
     }
 
     #[test]

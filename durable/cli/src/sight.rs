@@ -71,10 +71,14 @@ fn pages<T>(
     }
 }
 
-fn tell_of_more(has_more: bool) {
-    if has_more {
-        eprintln!("There are more: give --all or a larger --limit.");
+/// Tells people whether that was all.
+fn tell_of_more(more: Result<bool, Problem>, out: &Output) -> Outcome {
+    match &more {
+        Ok(true) => eprintln!("There are more: give --all or a larger --limit."),
+        Err(Problem::Nothing) if !out.json => eprintln!("There are none."),
+        _ => {}
     }
+    more.map(|_| ())
 }
 
 pub(crate) fn list(timers: &Timers, of: arguments::List, out: &mut Output) -> Outcome {
@@ -93,9 +97,8 @@ pub(crate) fn list(timers: &Timers, of: arguments::List, out: &mut Output) -> Ou
             out.table(&mut table)?;
         }
         Ok(out.flush()?)
-    })?;
-    tell_of_more(more);
-    Ok(())
+    });
+    tell_of_more(more, out)
 }
 
 pub(crate) fn timers_table() -> Table {
@@ -309,9 +312,8 @@ pub(crate) fn history(timers: &Timers, of: arguments::History, out: &mut Output)
             out.table(&mut table)?;
         }
         Ok(out.flush()?)
-    })?;
-    tell_of_more(more);
-    Ok(())
+    });
+    tell_of_more(more, out)
 }
 
 fn attempts_table(is_named: bool) -> Table {
@@ -423,7 +425,7 @@ pub(crate) fn counts(timers: &Timers, out: &mut Output) -> Outcome {
         kinds.iter().for_each(|kind| table.add(kind_row(kind)));
         out.table(&mut table)?;
     }
-    if kinds.is_empty() { Err(Problem::Nothing) } else { Ok(()) }
+    tell_of_more(if kinds.is_empty() { Err(Problem::Nothing) } else { Ok(false) }, out)
 }
 
 /// Returns the table of kinds, with more columns behind the last.

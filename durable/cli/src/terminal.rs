@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use terminal_size::terminal_size_of;
+
 /// Orders nothing: whoever waits looks again soon. So its accesses are Relaxed.
 static IS_INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
@@ -30,8 +32,11 @@ pub(crate) struct Size {
 
 /// Returns the size of the terminal at stdout, or that of a small one.
 pub(crate) fn size() -> Size {
-    let known = system::size().filter(|size| size.columns > 0 && size.rows > 0);
-    known.unwrap_or(Size { columns: 80, rows: 24 })
+    let known = terminal_size_of(io::stdout()).filter(|(columns, rows)| columns.0 > 0 && rows.0 > 0);
+    known.map_or(Size { columns: 80, rows: 24 }, |(columns, rows)| Size {
+        columns: columns.0,
+        rows: rows.0,
+    })
 }
 
 /// The terminal while it shows pictures that replace one another.
@@ -45,7 +50,7 @@ impl Screen {
     pub(crate) fn enter() -> io::Result<Screen> {
         let keys = if io::stdin().is_terminal() { system::take_keys() } else { None };
         let screen = Screen { keys };
-        write("\u{1b}[?1049h\u{1b}[?25l")?; // another screen, without the cursor
+        write("\u{1b}[?1049h\u{1b}[?25l\u{1b}[?7l")?; // another screen, without the cursor, where long lines are cut
         Ok(screen)
     }
 
@@ -74,7 +79,7 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        _ = write("\u{1b}[?25h\u{1b}[?1049l");
+        _ = write("\u{1b}[?7h\u{1b}[?25h\u{1b}[?1049l");
         if let Some(settings) = self.keys.take() {
             system::put_back(&settings);
         }
@@ -95,17 +100,10 @@ mod system {
 
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use rustix::termios::{
-        LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcgetwinsize, tcsetattr,
+        LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcsetattr,
     };
 
-    use super::Size;
-
     pub(super) type Settings = Termios;
-
-    pub(super) fn size() -> Option<Size> {
-        let size = tcgetwinsize(io::stdout()).ok()?;
-        Some(Size { columns: size.ws_col, rows: size.ws_row })
-    }
 
     /// Keys are not shown, and come without Enter. Ctrl-C stays a signal.
     pub(super) fn take_keys() -> Option<Settings> {
@@ -143,13 +141,7 @@ mod system {
 mod system {
     use std::time::Duration;
 
-    use super::Size;
-
     pub(super) enum Settings {}
-
-    pub(super) fn size() -> Option<Size> {
-        None
-    }
 
     pub(super) fn take_keys() -> Option<Settings> {
         None

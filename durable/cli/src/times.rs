@@ -57,7 +57,8 @@ pub(crate) fn rough(duration: Duration) -> String {
         0..120 => ("s", 1),
         120..7200 => ("min", 60),
         7200..172_800 => ("h", 3600),
-        _ => ("d", 86_400),
+        172_800..63_072_000 => ("d", 86_400),
+        _ => ("y", 31_557_600),
     };
     format!("{} {unit}", (seconds + size / 2) / size)
 }
@@ -113,7 +114,7 @@ mod tests {
         assert_eq!(relative(now + Duration::from_millis(1_799_900), now), "in 30 min");
         assert_eq!(relative(now - seconds(5), now), "5 s ago");
         assert_eq!(relative(now, now), "now");
-        for (length, text) in [(119, "119 s"), (120, "2 min"), (7199, "120 min"), (7200, "2 h"), (259_200, "3 d")]
+        for (length, text) in [(119, "119 s"), (120, "2 min"), (7199, "120 min"), (7200, "2 h"), (259_200, "3 d"), (100_000_000, "3 y")]
         {
             assert_eq!(rough(seconds(length)), text);
         }

@@ -178,7 +178,7 @@ impl Picture {
 /// Returns the runs of the last hour as small bars, and their longest lateness.
 fn bars(kind: &Kind, now: SystemTime) -> [String; 2] {
     let step = SPAN / STEPS;
-    let of = |value: &dyn Fn(&Pace) -> u128| {
+    let of = |value: &dyn Fn(&Pace) -> u64| {
         let mut heights = [0; STEPS as usize];
         for pace in &kind.pace {
             let age = now.duration_since(pace.at).unwrap_or_default().as_millis() / step.as_millis();
@@ -189,19 +189,19 @@ fn bars(kind: &Kind, now: SystemTime) -> [String; 2] {
         }
         drawn(&heights)
     };
-    [of(&|pace| runs(pace).into()), of(&|pace| pace.max_late.as_micros())]
+    [of(&runs), of(&|pace| u64::try_from(pace.max_late.as_micros()).unwrap_or(u64::MAX))]
 }
 
 /// Draws numbers as bars, of which the highest has the height of the line.
-fn drawn(heights: &[u128]) -> String {
+fn drawn(heights: &[u64]) -> String {
     const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let most = heights.iter().copied().max().unwrap_or_default();
     if most == 0 {
         return String::new();
     }
-    let bar = |height: &u128| match *height {
+    let bar = |height: &u64| match (u128::from(*height) * 8).div_ceil(u128::from(most)) {
         0 => '·',
-        height => BARS[usize::try_from(height.saturating_mul(8).div_ceil(most) - 1).unwrap_or(7).min(7)],
+        eighths => BARS[eighths as usize - 1],
     };
     heights.iter().map(bar).collect()
 }
@@ -216,7 +216,7 @@ mod tests {
     fn bars_have_the_heights_of_their_numbers() {
         assert_eq!(drawn(&[0, 0]), "");
         assert_eq!(drawn(&[0, 1, 50, 100]), "·▁▄█");
-        assert_eq!(drawn(&[u128::MAX, 1, 7]), "█▁▁");
+        assert_eq!(drawn(&[u64::MAX, 1, 7]), "█▁▁");
     }
 
     #[test]
