@@ -497,6 +497,7 @@ pub mod distributed;
 mod error;
 mod failure;
 mod handler;
+mod history;
 mod panics;
 #[cfg(feature = "postgres")]
 pub mod postgres;
@@ -513,14 +514,15 @@ pub use asynchronous::AsyncTimers;
 pub use error::{Error, Result, StopReason};
 pub use failure::{Failure, HandlerResult, Retry};
 pub use handler::{Run, Work};
+pub use history::{Attempt, HistoryFilter, LONGEST_ERROR, Outcome, Pace};
 pub use sharded::ShardError;
 pub use store::{
     AnyTransaction, Changed, Claim, Claimed, ClaimedTimer, Connection, Existing, Finish, Floor,
-    HELD_BACK, Limits, Listener, Look, MOST_BYTES, News, Notices, Passed, Purpose, RunId,
+    HELD_BACK, Limits, Listener, Look, MOST_BYTES, News, Notices, Passed, Purge, Purged, Purpose, RunId,
     SCHEMA_VERSION, Store, Table, Then, Transacted, TransactionType, Transactions, WINDOW,
 };
 pub use timer::{
-    Filter, KindCounts, LONGEST_KEY, LONGEST_KIND, NewTimer, Repetition, Scheduled, State, Timer,
+    Filter, KindCounts, LONGEST_KEY, LONGEST_KIND, LONGEST_TRACE, NewTimer, Repetition, Scheduled, State, Timer,
     When,
 };
 pub use timers::{OpenOptions, Timers};

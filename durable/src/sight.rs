@@ -20,7 +20,8 @@ pub(crate) fn span(timer: &Timer) -> Span {
             kind = timer.kind,
             key = timer.key,
             attempt = timer.attempts,
-            fence = timer.fence
+            fence = timer.fence,
+            trace = timer.trace
         ),
     )
 }

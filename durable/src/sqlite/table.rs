@@ -55,7 +55,7 @@ pub struct Within<'a> {
 /// A time that never comes.
 pub(super) const NEVER: i64 = i64::MAX;
 
-pub(super) const COLUMNS: &str = "id, kind, key, payload, due, held_until, period_ms, rule, max_attempts, time_limit_ms, state, attempts, fence, owner, error";
+pub(super) const COLUMNS: &str = "id, kind, key, payload, due, held_until, period_ms, rule, max_attempts, time_limit_ms, state, attempts, fence, owner, error, trace";
 
 fn timer_in(row: &Row<'_>) -> rusqlite::Result<Timer> {
     let state: String = row.get("state")?;
@@ -80,12 +80,13 @@ fn timer_in(row: &Row<'_>) -> rusqlite::Result<Timer> {
         fence: row.get("fence")?,
         owner: text(row, "owner")?,
         error: text(row, "error")?,
+        trace: text(row, "trace")?,
         shard: 0,
     })
 }
 
 /// Another program may have put in a text that is not UTF-8. That must not hold up others of its kind.
-fn text(row: &Row<'_>, column: &str) -> rusqlite::Result<Option<String>> {
+pub(super) fn text(row: &Row<'_>, column: &str) -> rusqlite::Result<Option<String>> {
     let bytes = row.get_ref(column)?.as_bytes_or_null()?;
     Ok(bytes.map(|bytes| String::from_utf8_lossy(bytes).into_owned()))
 }
@@ -101,7 +102,7 @@ fn bytes(value: Value) -> Vec<u8> {
     }
 }
 
-fn small(number: i64) -> u32 {
+pub(super) fn small(number: i64) -> u32 {
     u32::try_from(number.max(0)).unwrap_or(u32::MAX)
 }
 
@@ -158,6 +159,52 @@ impl Within<'_> {
     }
 }
 
+/// The timers that a filter names, in the order of a list, and the values of that.
+fn named_by(filter: &Filter) -> (String, Vec<Value>) {
+    let mut sql = "WHERE TRUE".to_owned();
+    let mut values: Vec<Value> = Vec::new();
+    if let Some(kind) = &filter.kind {
+        sql += " AND kind = ?";
+        values.push(kind.clone().into());
+    }
+    if let Some(state) = filter.state {
+        sql += " AND state = ?";
+        values.push(state.name().to_owned().into());
+    }
+    if let Some(prefix) = &filter.key_prefix {
+        sql += " AND key >= ?";
+        values.push(prefix.clone().into());
+        if let Some(end) = behind(prefix) {
+            sql += " AND key < ?";
+            values.push(end.into());
+        }
+    }
+    if let Some(until) = filter.until {
+        sql += " AND wake <= ?";
+        values.push((micros(until) / 1000).into());
+    }
+    if let Some(last) = &filter.after {
+        sql += " AND (kind, wake, id) > (?, ?, ?)";
+        let wake = last.wake.map_or(NEVER, millis);
+        values.extend([last.kind.clone().into(), wake.into(), last.id.into()]);
+    }
+    sql += " ORDER BY kind, wake, id LIMIT ?";
+    values.push(i64::from(filter.limit).into());
+    (sql, values)
+}
+
+/// Returns the first text behind all that begin with this one, in the order of their bytes. `None`: there is none.
+fn behind(prefix: &str) -> Option<String> {
+    let mut letters: Vec<char> = prefix.chars().collect();
+    while let Some(last) = letters.pop() {
+        if let Some(next) = (last..=char::MAX).nth(1) {
+            letters.push(next);
+            return Some(letters.into_iter().collect());
+        }
+    }
+    None
+}
+
 impl Table for Within<'_> {
     fn schedule(
         &mut self,
@@ -174,11 +221,11 @@ impl Table for Within<'_> {
         }
         let sql = "SELECT fence FROM tickwheel_timers WHERE kind = ?1 AND key = ?2";
         let mut find = self.client.prepare_cached(sql).map_err(failed)?;
-        let sql = "INSERT INTO tickwheel_timers (kind, key, payload, due, period_ms, rule, max_attempts, time_limit_ms)
-            VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+        let sql = "INSERT INTO tickwheel_timers (kind, key, payload, due, period_ms, rule, max_attempts, time_limit_ms, trace)
+            VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
             ON CONFLICT (kind, key) DO UPDATE SET payload = excluded.payload, due = excluded.due,
                 period_ms = excluded.period_ms, rule = excluded.rule, max_attempts = excluded.max_attempts,
-                time_limit_ms = excluded.time_limit_ms, state = 'waiting', attempts = 0, fence = 0,
+                time_limit_ms = excluded.time_limit_ms, trace = excluded.trace, state = 'waiting', attempts = 0, fence = 0,
                 held_until = NULL, owner = NULL, error = NULL";
         let mut insert = self.client.prepare_cached(sql).map_err(failed)?;
         let mut results = Vec::with_capacity(timers.len());
@@ -201,7 +248,8 @@ impl Table for Within<'_> {
                 period,
                 rule,
                 timer.max_attempts,
-                limit
+                limit,
+                timer.trace
             ];
             insert.execute(values).map_err(failed)?;
             results.push(Some(Scheduled { due: time(due), replaced: found.is_some() }));
@@ -233,28 +281,8 @@ impl Table for Within<'_> {
     }
 
     fn list(&mut self, filter: &Filter) -> Result<Vec<Timer>> {
-        let mut sql = format!("SELECT {COLUMNS} FROM tickwheel_timers WHERE TRUE");
-        let mut values: Vec<Value> = Vec::new();
-        if let Some(kind) = &filter.kind {
-            sql += " AND kind = ?";
-            values.push(kind.clone().into());
-        }
-        if let Some(state) = filter.state {
-            sql += " AND state = ?";
-            values.push(state.name().to_owned().into());
-        }
-        if let Some(until) = filter.until {
-            sql += " AND wake <= ?";
-            values.push((micros(until) / 1000).into());
-        }
-        if let Some(last) = &filter.after {
-            sql += " AND (kind, wake, id) > (?, ?, ?)";
-            let wake = last.wake.map_or(NEVER, millis);
-            values.extend([last.kind.clone().into(), wake.into(), last.id.into()]);
-        }
-        sql += " ORDER BY kind, wake, id LIMIT ?";
-        values.push(i64::from(filter.limit).into());
-        self.query(&sql, values)
+        let (named, values) = named_by(filter);
+        self.query(&format!("SELECT {COLUMNS} FROM tickwheel_timers {named}"), values)
     }
 
     fn requeue(&mut self, kind: &str, key: Option<&str>, when: When) -> Result<u64> {
@@ -264,5 +292,31 @@ impl Table for Within<'_> {
         let mut statement = self.client.prepare_cached(sql).map_err(failed)?;
         let count = statement.execute(params![kind, key, self.due(when)]).map_err(failed)?;
         Ok(count as u64)
+    }
+
+    fn set_payload(&mut self, kind: &str, key: &str, payload: &[u8]) -> Result<bool> {
+        let sql = "UPDATE tickwheel_timers SET payload = ?3 WHERE kind = ?1 AND key = ?2 AND state <> 'running'";
+        Ok(self.execute(sql, params![kind, key, payload])? > 0)
+    }
+
+    fn cancel_all(&mut self, filter: &Filter) -> Result<u64> {
+        let (named, values) = named_by(filter);
+        let sql = format!(
+            "DELETE FROM tickwheel_timers WHERE id IN (SELECT id FROM tickwheel_timers {named})"
+        );
+        Ok(self.execute(&sql, params_from_iter(values))? as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_begins_with_a_text_is_before_another() {
+        assert_eq!(behind("a/").as_deref(), Some("a0"));
+        assert_eq!(behind("a\u{d7ff}").as_deref(), Some("a\u{e000}"));
+        assert_eq!(behind("a\u{10ffff}").as_deref(), Some("b"));
+        assert_eq!((behind("\u{10ffff}"), behind("")), (None, None));
     }
 }

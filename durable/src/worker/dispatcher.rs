@@ -667,14 +667,14 @@ impl Dispatcher<'_> {
         count(&shared.counters.taken_over, taken_over as u64);
         let mut jobs = Vec::with_capacity(timers.len());
         for ClaimedTimer { mut timer, woke, was_running } in timers {
-            let tenure = Tenure::new(&shared.scheduler, lease_ends);
+            let tenure = Tenure::new(&shared.scheduler, lease_ends, woke);
             // Its rule is the user's, so nothing is locked here.
             let end = (was_running && timer.attempts >= shared.max_attempts(kind, &timer))
                 .then(|| shared.after_last_lease(&timer));
             timer.attempts = timer.attempts.saturating_add(u32::from(end.is_none()));
             timer.shard = shared.timers.number();
             let timer = Arc::new(timer);
-            jobs.push((Job { kind, timer, woke, tenure, is_suspected: was_running }, end));
+            jobs.push((Job { kind, timer, tenure, is_suspected: was_running }, end));
         }
         let mut state = shared.state();
         let mut new = 0;
@@ -684,7 +684,8 @@ impl Dispatcher<'_> {
             let mut held = Held { kind, timer, tenure, stage: Stage::Queued };
             if let Some(then) = end {
                 held.stage = Stage::Settled;
-                shared.settle(&mut state, held.finish(then));
+                let finish = shared.finish(&held, then);
+                shared.settle(&mut state, finish);
             } else {
                 if job.is_suspected {
                     let until = shared.scheduler.now() + ALONE;
@@ -795,7 +796,7 @@ impl Dispatcher<'_> {
         // A transaction of the handler's locks the row. So the outcome is written when that was undone. If it commits in spite
         // of this, the timer does not run any more, and the outcome changes nothing (STORE-3).
         if let Some(held) = state.runs.get(&fence) {
-            let finish = held.finish(then);
+            let finish = shared.finish(held, then);
             shared.settle(&mut state, finish);
         }
         drop(state);

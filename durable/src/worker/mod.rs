@@ -2,6 +2,7 @@
 
 mod dispatcher;
 mod futures;
+mod keeper;
 mod limits;
 mod listener;
 mod outage;
@@ -208,6 +209,8 @@ impl WorkerBuilder {
             handler,
             retry: None,
             time_limit: None,
+            history: None,
+            keep_dead: None,
             at_most: None,
             spawn: None,
             weight: 1,
@@ -237,6 +240,34 @@ impl WorkerBuilder {
         match self.kinds.last_mut() {
             Some(kind) => kind.time_limit = Some(limit),
             None => self.settings.time_limit = limit,
+        }
+        self
+    }
+
+    /// Keeps the attempts for so long, for [`Timers::history`] and [`Timers::pace`]: those of the kind that was registered last, or before
+    /// any, of all kinds. By default nothing is kept, and zero keeps nothing of a kind.
+    ///
+    /// Each attempt is a row of the table `tickwheel_history`, written with its outcome, in one transaction. So a run is
+    /// in the history if and only if its outcome is written. What is older is removed in the background by the workers of the kind that have
+    /// this set, within a minute, in batches of a thousand with pauses. With several workers, give all of them the same.
+    /// The page tells [what it costs](crate#history).
+    pub fn history(mut self, keep: Duration) -> WorkerBuilder {
+        match self.kinds.last_mut() {
+            Some(kind) => kind.history = Some(keep.min(LONGEST)),
+            None => self.settings.history = Some(keep.min(LONGEST)),
+        }
+        self
+    }
+
+    /// Removes dead timers that have been dead for so long: those of the kind that was registered last, or before any, of all kinds.
+    /// By default they stay until somebody requeues or cancels them.
+    ///
+    /// The time counts from when a worker with this setting first finds the timer dead, which is within a minute. So timers that died before
+    /// the setting was there are kept for so long too, and one that is requeued and dies again begins anew.
+    pub fn keep_dead(mut self, keep: Duration) -> WorkerBuilder {
+        match self.kinds.last_mut() {
+            Some(kind) => kind.keep_dead = Some(keep.min(LONGEST)),
+            None => self.settings.keep_dead = Some(keep.min(LONGEST)),
         }
         self
     }
@@ -464,7 +495,16 @@ impl WorkerBuilder {
         }
         // If one of several stores cannot be reached, its threads begin as after an outage.
         // Both at once: a worker that kept one while it waits for the other would take the room that another waits for.
-        let connect = |store: &dyn Store| Ok((store.connect()?, store.listen()?));
+        let has_history = (self.kinds.iter().map(|kind| kind.history))
+            .chain([self.settings.history])
+            .any(|keep| keep.is_some_and(|keep| !keep.is_zero()));
+        let connect = move |store: &dyn Store| {
+            let mut connection = store.connect()?;
+            if has_history {
+                connection.record(&[])?; // it says now if the store has none, or the role no right
+            }
+            Ok((connection, store.listen()?))
+        };
         let connected = some(self.timers.on_each_with_room(connect))?;
         let (kinds, settings) = (Arc::from(self.kinds), Arc::new(self.settings));
         // From here on, the drop of the worker ends whatever was started.
@@ -485,6 +525,7 @@ impl WorkerBuilder {
             }
             runner::start(&part)?;
             dispatcher::start(&part, connection)?;
+            keeper::start(&part);
         }
         Ok(worker)
     }

@@ -201,7 +201,7 @@ fn settle(shared: &Shared, job: &Job, then: Then) {
     let mut state = shared.state();
     if let Some(held) = state.runs.get_mut(&job.timer.fence) {
         held.stage = Stage::Settled;
-        let finish = held.finish(then);
+        let finish = shared.finish(held, then);
         shared.settle(&mut state, finish);
     }
 }
@@ -221,7 +221,9 @@ pub(super) enum Ended {
 /// The handler of a job is called. Returns when.
 pub(super) fn has_started(shared: &Shared, job: &Job) -> Instant {
     let started = shared.scheduler.now();
-    let late = shared.clock().time(started).duration_since(job.woke).unwrap_or_default();
+    let time = shared.clock().time(started);
+    job.tenure.begin(started, time);
+    let late = time.duration_since(job.tenure.woke()).unwrap_or_default();
     let late_micros = u64::try_from(late.as_micros()).unwrap_or(u64::MAX);
     shared.counters.max_lateness.fetch_max(late_micros, std::sync::atomic::Ordering::Relaxed);
     sight::started(&job.timer, late);
@@ -251,11 +253,12 @@ fn transact(shared: &Shared, job: &Job, limit: Duration, run: Run<'_>) -> Ended 
         Ok(then) => then,
         Err(failure) => return Ended::Returned(Err(failure)),
     };
-    let finish = Finish { run: job.timer.run(), attempts: job.timer.attempts, then };
+    let record = shared.record(job.kind, &job.timer, &job.tenure, &then);
+    let finish = Finish::new(job.timer.run(), job.timer.attempts, then);
     let start = shared.writes_start(job).then_some(job.timer.attempts);
     let handler = &shared.kinds[job.kind].handler;
     let Some(of) = handler.transaction_type() else { return Ended::NotCalled };
-    let mut work = Work { run, start, handler, result: None };
+    let mut work = Work { run, start, handler, result: None, record };
     let transacted = loop {
         if !shared.await_turn(Part::Handlers) || !job.tenure.is_current() {
             return Ended::NotCalled;

@@ -106,6 +106,8 @@ pub(super) struct Settings {
     pub(super) poll: Option<Duration>,
     pub(super) retry: Retry,
     pub(super) time_limit: Duration,
+    pub(super) history: Option<Duration>,
+    pub(super) keep_dead: Option<Duration>,
     pub(super) rules: Option<Box<Rules>>,
     /// `None`: it is printed.
     pub(super) on_error: Option<Box<OnError>>,
@@ -126,6 +128,8 @@ impl Default for Settings {
             poll: None,
             retry: Retry::default(),
             time_limit: Duration::from_secs(60),
+            history: None,
+            keep_dead: None,
             rules: None,
             on_error: None,
             on_recovery: None,
@@ -140,6 +144,9 @@ pub(super) struct Kind {
     pub(super) handler: Handler,
     pub(super) retry: Option<Retry>,
     pub(super) time_limit: Option<Duration>,
+    /// For how long its attempts are kept, and its dead timers.
+    pub(super) history: Option<Duration>,
+    pub(super) keep_dead: Option<Duration>,
     /// How many run at once in this process, if the kind has a bound of its own.
     pub(super) at_most: Option<usize>,
     pub(super) spawn: Option<Arc<Spawn>>,
@@ -198,7 +205,6 @@ pub(super) enum Cause {
 pub(super) struct Job {
     pub(super) kind: usize,
     pub(super) timer: Arc<Timer>,
-    pub(super) woke: SystemTime,
     pub(super) tenure: Arc<Tenure>,
     /// Its handler may have killed a process (ATTEMPT-3).
     pub(super) is_suspected: bool,
@@ -211,14 +217,6 @@ pub(super) struct Held {
     pub(super) timer: Arc<Timer>,
     pub(super) tenure: Arc<Tenure>,
     pub(super) stage: Stage,
-}
-
-impl Held {
-    /// What is to be written of this run.
-    pub(super) fn finish(&self, then: Then) -> Finish {
-        let never_started = u32::from(then == Then::Release);
-        Finish { run: self.timer.run(), attempts: self.timer.attempts - never_started, then }
-    }
 }
 
 /// What a run of a kind with limits holds.
@@ -657,7 +655,7 @@ impl Shared {
                 self.forget(&mut state, fence);
             } else if let Some(held) = state.runs.get_mut(&fence) {
                 held.stage = Stage::Settled;
-                let finish = held.finish(Then::Release);
+                let finish = self.finish(held, Then::Release);
                 self.settle(&mut state, finish);
             }
         }
