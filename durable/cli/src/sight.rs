@@ -161,6 +161,7 @@ pub(crate) fn timer_object(timer: &Timer) -> Object {
         .text("rule", rule)
         .perhaps("max_attempts", timer.max_attempts)
         .perhaps("time_limit_ms", timer.time_limit.map(|limit| limit.as_millis()))
+        .text("trace", timer.trace.as_deref())
         .text("owner", timer.owner.as_deref())
         .number("fence", timer.fence)
         .number("shard", timer.shard)
@@ -241,6 +242,7 @@ fn show_fields(timer: &Timer, now: SystemTime, out: &mut Output) -> Outcome {
     let most = timer.max_attempts.map(|most| format!(" of {most}")).unwrap_or_default();
     add("attempts", Some(format!("{}{most}", timer.attempts)));
     add("time limit", timer.time_limit.map(precise));
+    add("trace", timer.trace.clone());
     add("worker", timer.owner.clone());
     add("fence", (timer.fence != 0).then(|| timer.fence.to_string()));
     add("shard", (timer.shard != 0).then(|| timer.shard.to_string()));

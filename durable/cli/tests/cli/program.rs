@@ -66,7 +66,8 @@ impl Shop {
 
     /// In a database of this address, with tables.
     pub(crate) fn at(url: String) -> Shop {
-        let shop = Shop { url, ..Shop::empty() };
+        let mut shop = Shop::empty();
+        shop.url = url;
         shop.run(&["migrate"]).ended(0);
         shop
     }
