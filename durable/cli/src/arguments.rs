@@ -53,10 +53,14 @@ pub(crate) enum Command {
     /// Move a timer that waits, with all its attempts before it. Without a time it is due now
     Reset(Reset),
     /// Cancel one timer, or many
-    #[command(override_usage = "tickwheel-durable cancel <KIND> <KEY>\n       tickwheel-durable cancel --kind <KIND> --all [OPTIONS]")]
+    #[command(
+        override_usage = "tickwheel-durable cancel <KIND> <KEY>\n       tickwheel-durable cancel --kind <KIND> --all [OPTIONS]"
+    )]
     Cancel(Cancel),
     /// Make a dead timer wait again, with all its attempts before it, or all of a kind
-    #[command(override_usage = "tickwheel-durable requeue <KIND> <KEY> [OPTIONS]\n       tickwheel-durable requeue --kind <KIND> --all [OPTIONS]")]
+    #[command(
+        override_usage = "tickwheel-durable requeue <KIND> <KEY> [OPTIONS]\n       tickwheel-durable requeue --kind <KIND> --all [OPTIONS]"
+    )]
     Requeue(Requeue),
     /// Change the payload of a timer that waits or is dead
     SetPayload(SetPayload),

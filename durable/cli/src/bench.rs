@@ -13,11 +13,10 @@ use tickwheel_durable::{Filter, NewTimer, Timers, Worker};
 
 use crate::arguments;
 use crate::changes::{ask, must_ask};
-use crate::output::{Object, Output};
+use crate::output::{Object, Output, tell};
 use crate::problem::{Outcome, Problem};
 use crate::sight::milliseconds;
 use crate::terminal;
-use crate::text::clean;
 use crate::times::{precise, rough};
 
 /// How many are written in one transaction.
@@ -49,14 +48,15 @@ pub(crate) fn bench(
 ) -> Outcome {
     let random = RandomState::new().hash_one(SystemTime::now()) >> 32;
     let kind = format!("tickwheel-bench-{random:08x}");
-    let name = clean(name);
     let count = of.timers;
     if !of.yes {
         must_ask(&format!("this writes {count} timers into {name}"))?;
         ask(&format!("Write {count} timers into {name}, run them, and remove them?"))?;
     }
     terminal::catch_interrupts();
-    eprintln!("If this is killed, `tickwheel-durable cancel --kind {kind} --all` removes what it leaves.");
+    tell(&format!(
+        "If this is killed, `tickwheel-durable cancel --kind {kind} --all` removes what it leaves."
+    ));
     let measured = measure(timers, &kind, of);
     let removed = remove(timers, &kind);
     let figures = measured?;
@@ -64,7 +64,7 @@ pub(crate) fn bench(
     if figures.late.is_empty() {
         return Err(Problem::Away("none of the timers has run".to_owned()));
     }
-    tell(&figures, &kind, of, left, out)?;
+    report(&figures, &kind, of, left, out)?;
     let ran = figures.late.len();
     if ran < count as usize {
         return Err(Problem::Away(format!("only {ran} of {count} timers have run")));
@@ -97,7 +97,8 @@ fn measure(timers: &Timers, kind: &str, of: &arguments::Bench) -> Result<Figures
     ended?;
     let runs = std::mem::take(&mut *lock(&runs));
     let begins = || runs.iter().map(|(at, _)| *at);
-    let running = begins().max().zip(begins().min()).map_or(Duration::ZERO, |(last, first)| last - first);
+    let running =
+        begins().max().zip(begins().min()).map_or(Duration::ZERO, |(last, first)| last - first);
     let mut late: Vec<_> = runs.iter().map(|(_, late)| *late).collect();
     late.sort_unstable();
     Ok(Figures { writing, late, running, clock_error: round_trip / 2 })
@@ -151,7 +152,7 @@ fn start(
         .worker()
         .threads(threads.into())
         .handle(kind, handle)
-        .on_error(|error| eprintln!("tickwheel-durable: {}", clean(&error.to_string())));
+        .on_error(|error| tell(&format!("tickwheel-durable: {error}")));
     Ok(worker.start(&scheduler)?)
 }
 
@@ -190,7 +191,7 @@ fn remove(timers: &Timers, kind: &str) -> Result<u64, Problem> {
     }
 }
 
-fn tell(
+fn report(
     figures: &Figures,
     kind: &str,
     of: &arguments::Bench,
@@ -235,7 +236,8 @@ fn tell(
             .number("removed", removed);
         return Ok(out.object(object)?);
     }
-    let due = if of.over.is_zero() { "at once".to_owned() } else { format!("over {}", rough(of.over)) };
+    let due =
+        if of.over.is_zero() { "at once".to_owned() } else { format!("over {}", rough(of.over)) };
     let percentiles = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("max", 1.0)];
     let percentiles = percentiles.map(|(name, share)| format!("{name} {}", precise(late(share))));
     let (threads, clock_error) = (of.threads, precise(figures.clock_error));
@@ -243,8 +245,12 @@ fn tell(
         format!("written  {} in {}: {written} a second", of.timers, precise(figures.writing)),
         format!("run      {ran} in {}: {run} a second", precise(figures.running)),
         format!("late     {}", percentiles.join("   ")),
-        format!("They were due {due}. Late is from there to the call of the handler, of which {threads} may run at the same time,"),
-        format!("by the database's clock as this machine knows it, to {clock_error}. {removed} had not run, and were removed."),
+        format!(
+            "They were due {due}. Late is from there to the call of the handler, of which {threads} may run at the same time,"
+        ),
+        format!(
+            "by the database's clock as this machine knows it, to {clock_error}. {removed} had not run, and were removed."
+        ),
     ];
     lines.iter().try_for_each(|line| Ok(out.line(line)?))
 }

@@ -10,7 +10,7 @@ use std::path::Path;
 use tickwheel_durable::{Filter, NewTimer, State, Timers, When};
 
 use crate::arguments;
-use crate::output::{Object, Output};
+use crate::output::{Object, Output, tell};
 use crate::problem::{Outcome, Problem};
 use crate::text::clean;
 use crate::times::{relative, rfc3339};
@@ -76,8 +76,7 @@ pub(crate) fn cancel(timers: &Timers, of: arguments::Cancel, out: &mut Output) -
             None => none(out, kind, key, "there is no timer of this name"),
         };
     }
-    let which =
-        arguments::Which { kind: of.kind, state: of.state, prefix: of.prefix, until: None };
+    let which = arguments::Which { kind: of.kind, state: of.state, prefix: of.prefix, until: None };
     let filter = crate::sight::filter(which, timers.now()?);
     confirm(timers, "Cancel", &filter, of.yes)?;
     let batch = filter.limit(BATCH);
@@ -138,14 +137,14 @@ pub(crate) fn must_ask(about: &str) -> Outcome {
 
 /// Fails if the answer is not yes.
 pub(crate) fn ask(question: &str) -> Outcome {
-    eprint!("{question} [y/N] ");
-    _ = io::stderr().flush();
+    // It has no line's end, so that the answer stands behind it.
+    _ = write!(io::stderr(), "{} [y/N] ", clean(question));
     let mut answer = String::new();
     let read = io::stdin().read_line(&mut answer);
     if read.is_ok() && ["y", "yes"].contains(&&*answer.trim().to_lowercase()) {
         return Ok(());
     }
-    eprintln!("Nothing was changed.");
+    tell("Nothing was changed.");
     Err(Problem::Nothing)
 }
 
@@ -171,7 +170,7 @@ fn none(out: &mut Output, kind: &str, key: &str, why: &str) -> Outcome {
     if out.json {
         say(out, "none", kind, key, "", |object| object)?;
     } else {
-        eprintln!("tickwheel-durable: {}", clean(why));
+        tell(&format!("tickwheel-durable: {why}"));
     }
     Err(Problem::Nothing)
 }

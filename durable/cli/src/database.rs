@@ -85,7 +85,8 @@ pub(crate) fn without_passwords(text: &str) -> String {
         let (url, behind) = after.split_at(end);
         clean.push_str(before);
         clean.push_str("://");
-        let login = url.rsplit_once('@').and_then(|(login, host)| Some((login.split_once(':')?.0, host)));
+        let login =
+            url.rsplit_once('@').and_then(|(login, host)| Some((login.split_once(':')?.0, host)));
         match login {
             Some((user, host)) => clean.extend([user, ":***@", host]),
             None => clean.push_str(url),

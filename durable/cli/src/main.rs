@@ -28,9 +28,8 @@ use clap::{CommandFactory, Parser};
 
 use crate::arguments::{Arguments, Command};
 use crate::database::{Addresses, without_passwords};
-use crate::output::Output;
+use crate::output::{Output, tell};
 use crate::problem::Outcome;
-use crate::text::clean;
 
 fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
@@ -58,12 +57,6 @@ fn main() -> ExitCode {
         tell(&format!("tickwheel-durable: {text}"));
     }
     ExitCode::from(problem.code())
-}
-
-/// Prints to stderr, without what a terminal would obey (CLEAN-1).
-fn tell(text: &str) {
-    let lines: Vec<_> = text.trim_end().lines().map(clean).collect();
-    _ = writeln!(std::io::stderr(), "{}", lines.join("\n"));
 }
 
 fn run(arguments: Arguments, out: &mut Output) -> Outcome {

@@ -8,7 +8,11 @@ use crate::output::{Object, Output};
 use crate::problem::{Outcome, Problem};
 use crate::text::clean;
 
-pub(crate) fn migrate(addresses: &Addresses<'_>, of: &arguments::Migrate, out: &mut Output) -> Outcome {
+pub(crate) fn migrate(
+    addresses: &Addresses<'_>,
+    of: &arguments::Migrate,
+    out: &mut Output,
+) -> Outcome {
     if of.print {
         return print(&addresses.all()[0], of.from, out);
     }
@@ -31,7 +35,9 @@ pub(crate) fn migrate(addresses: &Addresses<'_>, of: &arguments::Migrate, out: &
         format!("{name} needs the migrations {next:04} to {SCHEMA_VERSION:04}")
     });
     let missing = missing.collect::<Vec<_>>().join("\n");
-    Err(Problem::Refused(format!("{missing}\nRun `tickwheel-durable migrate` as the owner of the tables.")))
+    Err(Problem::Refused(format!(
+        "{missing}\nRun `tickwheel-durable migrate` as the owner of the tables."
+    )))
 }
 
 /// Returns the version of the tables. Zero: there are none.

@@ -14,6 +14,12 @@ use crate::times::rfc3339;
 /// The narrowest that a flexible column becomes.
 const NARROWEST: usize = 8;
 
+/// Tells people something at stderr, without what a terminal would obey (CLEAN-1). It does not matter if nobody reads it.
+pub(crate) fn tell(text: &str) {
+    let lines: Vec<_> = text.trim_end().lines().map(clean).collect();
+    _ = writeln!(io::stderr(), "{}", lines.join("\n"));
+}
+
 /// Where a command prints.
 pub(crate) struct Output {
     out: BufWriter<StdoutLock<'static>>,
@@ -325,7 +331,11 @@ mod tests {
         let lines = table().lines(Look { width: Some(30), colours: false });
         assert_eq!(
             lines,
-            ["KIND  KEY       TRIES  ERROR", "mail  注文/47…      3", "x     a\\nb          0  it is a…"]
+            [
+                "KIND  KEY       TRIES  ERROR",
+                "mail  注文/47…      3",
+                "x     a\\nb          0  it is a…"
+            ]
         );
         let narrow = table().lines(Look { width: Some(5), colours: false });
         assert_eq!(narrow, lines, "no narrower than that");

@@ -67,7 +67,10 @@ impl From<Error> for Problem {
             Error::Unreachable(_) | Error::TooManyClients(_) => Problem::Away(format!(
                 "{text}\nCheck the address, and that the server runs and lets you in."
             )),
-            Error::Busy => Problem::Away(text),
+            Error::Busy => Problem::Away(
+                "another transaction has held the timer, or the file, for ten seconds: try again"
+                    .to_owned(),
+            ),
             Error::Unmigrated(version) => Problem::Refused(unmigrated(version)),
             Error::Schema(oldest) => Problem::Refused(format!(
                 "the tables need a program that knows version {oldest}, and this one knows those up to {SCHEMA_VERSION}: \

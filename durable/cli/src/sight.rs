@@ -9,7 +9,7 @@ use tickwheel_durable::{
 };
 
 use crate::arguments;
-use crate::output::{Cell, Column, Look, Object, Output, Style, Table, count};
+use crate::output::{Cell, Column, Look, Object, Output, Style, Table, count, tell};
 use crate::problem::{Outcome, Problem};
 use crate::text::clean;
 use crate::times::{Limit, precise, relative, rfc3339, rough};
@@ -74,8 +74,8 @@ fn pages<T>(
 /// Tells people whether that was all.
 fn tell_of_more(more: Result<bool, Problem>, out: &Output) -> Outcome {
     match &more {
-        Ok(true) => eprintln!("There are more: give --all or a larger --limit."),
-        Err(Problem::Nothing) if !out.json => eprintln!("There are none."),
+        Ok(true) => tell("There are more: give --all or a larger --limit."),
+        Err(Problem::Nothing) if !out.json => tell("There are none."),
         _ => {}
     }
     more.map(|_| ())
@@ -180,7 +180,9 @@ pub(crate) fn show(timers: &Timers, of: arguments::Show, out: &mut Output) -> Ou
     if out.json {
         let object = match &timer {
             Some(timer) => timer_object(timer),
-            None => Object::new().text("kind", &*kind).text("key", &*key).text("state", None::<&str>),
+            None => {
+                Object::new().text("kind", &*kind).text("key", &*key).text("state", None::<&str>)
+            }
         };
         out.object(object.list("history", attempts.iter().map(attempt_object)))?;
     } else {
@@ -231,14 +233,20 @@ fn show_fields(timer: &Timer, now: SystemTime, out: &mut Output) -> Outcome {
         _ => ("tried again", timer.wake != Some(timer.due)),
     };
     add(wakes, timer.wake.filter(|_| is_other).map(at));
-    add("period", match &timer.repetition {
-        Some(Repetition::Every(period)) => Some(format!("{period:?}")),
-        _ => None,
-    });
-    add("rule", match &timer.repetition {
-        Some(Repetition::Rule(rule)) => Some(rule.clone()),
-        _ => None,
-    });
+    add(
+        "period",
+        match &timer.repetition {
+            Some(Repetition::Every(period)) => Some(format!("{period:?}")),
+            _ => None,
+        },
+    );
+    add(
+        "rule",
+        match &timer.repetition {
+            Some(Repetition::Rule(rule)) => Some(rule.clone()),
+            _ => None,
+        },
+    );
     let most = timer.max_attempts.map(|most| format!(" of {most}")).unwrap_or_default();
     add("attempts", Some(format!("{}{most}", timer.attempts)));
     add("time limit", timer.time_limit.map(precise));
@@ -408,7 +416,8 @@ impl Kind {
     /// Returns the mean lateness of all runs, and the longest.
     #[expect(clippy::cast_precision_loss, reason = "a mean need not be exact")]
     fn late(&self) -> (Duration, Duration) {
-        let sum: f64 = self.pace.iter().map(|pace| pace.late.as_secs_f64() * runs(pace) as f64).sum();
+        let sum: f64 =
+            self.pace.iter().map(|pace| pace.late.as_secs_f64() * runs(pace) as f64).sum();
         let mean = Duration::try_from_secs_f64(sum / self.runs().max(1) as f64).unwrap_or_default();
         (mean, self.pace.iter().map(|pace| pace.max_late).max().unwrap_or_default())
     }

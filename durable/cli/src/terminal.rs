@@ -32,7 +32,8 @@ pub(crate) struct Size {
 
 /// Returns the size of the terminal at stdout, or that of a small one.
 pub(crate) fn size() -> Size {
-    let known = terminal_size_of(io::stdout()).filter(|(columns, rows)| columns.0 > 0 && rows.0 > 0);
+    let known =
+        terminal_size_of(io::stdout()).filter(|(columns, rows)| columns.0 > 0 && rows.0 > 0);
     known.map_or(Size { columns: 80, rows: 24 }, |(columns, rows)| Size {
         columns: columns.0,
         rows: rows.0,

@@ -15,7 +15,8 @@ pub(crate) fn delay(text: &str) -> Result<Duration, String> {
 
 /// Reads a time of RFC 3339, with its offset from UTC.
 pub(crate) fn moment(text: &str) -> Result<SystemTime, String> {
-    let advice = "give a time with its offset, such as 2030-01-31T09:00:00Z or 2030-01-31T10:00+01:00";
+    let advice =
+        "give a time with its offset, such as 2030-01-31T09:00:00Z or 2030-01-31T10:00+01:00";
     text.parse::<Timestamp>().map(SystemTime::from).map_err(|_| advice.to_owned())
 }
 
@@ -85,9 +86,14 @@ mod tests {
 
     #[test]
     fn durations_are_read() {
-        for (text, length) in
-            [("90s", 90), ("30m", 1800), ("1h 30m", 5400), ("3 days", 259_200), ("PT5M", 300), ("0s", 0)]
-        {
+        for (text, length) in [
+            ("90s", 90),
+            ("30m", 1800),
+            ("1h 30m", 5400),
+            ("3 days", 259_200),
+            ("PT5M", 300),
+            ("0s", 0),
+        ] {
             assert_eq!(delay(text), Ok(seconds(length)), "{text}");
         }
         assert_eq!(delay("250ms"), Ok(Duration::from_millis(250)));
@@ -114,8 +120,14 @@ mod tests {
         assert_eq!(relative(now + Duration::from_millis(1_799_900), now), "in 30 min");
         assert_eq!(relative(now - seconds(5), now), "5 s ago");
         assert_eq!(relative(now, now), "now");
-        for (length, text) in [(119, "119 s"), (120, "2 min"), (7199, "120 min"), (7200, "2 h"), (259_200, "3 d"), (100_000_000, "3 y")]
-        {
+        for (length, text) in [
+            (119, "119 s"),
+            (120, "2 min"),
+            (7199, "120 min"),
+            (7200, "2 h"),
+            (259_200, "3 d"),
+            (100_000_000, "3 y"),
+        ] {
             assert_eq!(rough(seconds(length)), text);
         }
         assert_eq!(precise(Duration::from_micros(1540)), "1.5 ms");

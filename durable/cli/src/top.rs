@@ -65,7 +65,8 @@ fn watch(
             }
         }
         let size = terminal::size();
-        let is_old = |(at, of): (Instant, Size)| at.elapsed() > Duration::from_secs(1) || of != size;
+        let is_old =
+            |(at, of): (Instant, Size)| at.elapsed() > Duration::from_secs(1) || of != size;
         if is_new || drawn.is_none_or(is_old) {
             let look = Look { width: Some(size.columns.into()), ..look };
             screen.show(&picture.lines(name, problem.as_deref(), look, Some(size.rows.into())))?;
@@ -79,7 +80,11 @@ fn watch(
 }
 
 /// Looks again and again, until nobody takes what it has seen.
-fn looks(timers: Timers, every: Duration, mut cost: Duration) -> Receiver<Result<Picture, Problem>> {
+fn looks(
+    timers: Timers,
+    every: Duration,
+    mut cost: Duration,
+) -> Receiver<Result<Picture, Problem>> {
     let (send, pictures) = channel();
     thread::spawn(move || {
         loop {
@@ -133,7 +138,13 @@ impl Picture {
     }
 
     /// Returns it as lines, of which there are no more than `rows`.
-    fn lines(&self, name: &str, problem: Option<&str>, look: Look, rows: Option<usize>) -> Vec<String> {
+    fn lines(
+        &self,
+        name: &str,
+        problem: Option<&str>,
+        look: Look,
+        rows: Option<usize>,
+    ) -> Vec<String> {
         let rows = rows.unwrap_or(usize::MAX);
         let now = self.now + self.taken.elapsed();
         let title = format!(
@@ -153,7 +164,9 @@ impl Picture {
         let mut table = kinds_table(&[Column::new("PACE, 1 H"), Column::new("LATENESS, 1 H")]);
         let most = (rows / 2).max(4);
         for kind in self.kinds.iter().take(most) {
-            table.add(kind_row(kind).into_iter().chain(bars(kind, self.now).map(Into::into)).collect());
+            table.add(
+                kind_row(kind).into_iter().chain(bars(kind, self.now).map(Into::into)).collect(),
+            );
         }
         lines.extend(table.lines(look));
         if let Some(hidden) = self.kinds.len().checked_sub(most).filter(|hidden| *hidden > 0) {
@@ -181,7 +194,8 @@ fn bars(kind: &Kind, now: SystemTime) -> [String; 2] {
     let of = |value: &dyn Fn(&Pace) -> u64| {
         let mut heights = [0; STEPS as usize];
         for pace in &kind.pace {
-            let age = now.duration_since(pace.at).unwrap_or_default().as_millis() / step.as_millis();
+            let age =
+                now.duration_since(pace.at).unwrap_or_default().as_millis() / step.as_millis();
             let place = usize::try_from(age).unwrap_or(usize::MAX);
             if let Some(height) = heights.iter_mut().rev().nth(place) {
                 *height = value(pace).max(*height);

@@ -11,8 +11,11 @@ use super::program::{HOUR, Shop};
 fn a_timer_is_scheduled_replaced_and_kept() {
     let shop = Shop::new();
     let ran = shop.run(&["schedule", "mail", "4711", "--after", "30m"]).ended(0);
-    assert!(ran.out.starts_with("scheduled mail 4711: due ") && ran.out.ends_with(" (in 30 min)\n"));
-    let replaced = &shop.run(&["schedule", "mail", "4711", "--after", "2h", "--json"]).ended(0).json()[0];
+    assert!(
+        ran.out.starts_with("scheduled mail 4711: due ") && ran.out.ends_with(" (in 30 min)\n")
+    );
+    let replaced =
+        &shop.run(&["schedule", "mail", "4711", "--after", "2h", "--json"]).ended(0).json()[0];
     assert_eq!(replaced["result"], "replaced");
     let kept = &shop.run(&["schedule", "mail", "4711", "--keep", "--json"]).ended(1).json()[0];
     assert_eq!((&kept["result"], &kept["key"]), (&"kept".into(), &"4711".into()));
@@ -35,7 +38,8 @@ fn a_payload_is_a_text_a_file_or_stdin() {
     assert_eq!((bytes("1"), bytes("2")), (b"a text".to_vec(), b"from a file\xff".to_vec()));
     shop.run_with(&["set-payload", "mail", "1", "--payload-file", "-"], b"from stdin").ended(0);
     assert_eq!(bytes("1"), b"from stdin");
-    let changed = &shop.run(&["set-payload", "mail", "2", "--payload", "", "--json"]).ended(0).json()[0];
+    let changed =
+        &shop.run(&["set-payload", "mail", "2", "--payload", "", "--json"]).ended(0).json()[0];
     assert_eq!((&changed["result"], bytes("2")), (&"changed".into(), Vec::new()));
     let ran = shop.run(&["set-payload", "mail", "3", "--payload", "x"]).ended(1);
     assert!(ran.err.contains("no timer of this name"), "{}", ran.err);
@@ -59,9 +63,15 @@ fn a_timer_is_moved_and_cancelled() {
     assert_eq!(none["result"], "none", "it was due now, and has run");
 
     shop.run(&["schedule", "note", "2", "--after", "1h"]).ended(0);
-    assert_eq!(shop.run(&["cancel", "note", "2"]).ended(0).out, "cancelled note 2: it was waiting\n");
+    assert_eq!(
+        shop.run(&["cancel", "note", "2"]).ended(0).out,
+        "cancelled note 2: it was waiting\n"
+    );
     let ran = shop.run(&["cancel", "note", "2"]).ended(1);
-    assert_eq!((ran.out.as_str(), ran.err.as_str()), ("", "tickwheel-durable: there is no timer of this name\n"));
+    assert_eq!(
+        (ran.out.as_str(), ran.err.as_str()),
+        ("", "tickwheel-durable: there is no timer of this name\n")
+    );
 }
 
 #[test]
@@ -78,7 +88,8 @@ fn many_are_cancelled_by_kind_prefix_and_state() {
     let ran = shop.run(&["cancel", "--kind", "note", "--all", "--prefix", "1/", "--yes"]).ended(0);
     assert_eq!(ran.out, "cancelled 1200\n");
     shop.run(&["cancel", "--kind", "note", "--all", "--state", "dead", "--yes"]).ended(1);
-    let rest = &shop.run(&["cancel", "--kind", "note", "--all", "--yes", "--json"]).ended(0).json()[0];
+    let rest =
+        &shop.run(&["cancel", "--kind", "note", "--all", "--yes", "--json"]).ended(0).json()[0];
     assert_eq!((&rest["result"], &rest["count"]), (&"cancelled".into(), &1200.into()));
     let ran = shop.run(&["list"]).ended(0);
     assert!(ran.out.contains("dead"), "the other kind is left: {}", ran.out);
@@ -92,7 +103,10 @@ fn the_dead_are_requeued() {
     }
     shop.run(&["requeue", "mail", "1"]).ended(1);
     shop.work("it is away");
-    assert_eq!(shop.run(&["requeue", "mail", "1", "--after", "1h"]).ended(0).out, "requeued mail 1\n");
+    assert_eq!(
+        shop.run(&["requeue", "mail", "1", "--after", "1h"]).ended(0).out,
+        "requeued mail 1\n"
+    );
     shop.run(&["requeue", "--kind", "mail", "--all"]).ended(2);
     let ran = shop.run(&["requeue", "--kind", "mail", "--all", "--yes", "--after", "2h"]).ended(0);
     assert_eq!(ran.out, "requeued 2\n");

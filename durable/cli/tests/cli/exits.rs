@@ -21,7 +21,10 @@ fn a_wrong_call_says_what_to_change() {
     wrong(&["schedule", "mail"], "<KEY>");
     wrong(&["schedule", "mail", "1", "--after", "30"], "give a number with a unit, such as 90s");
     wrong(&["schedule", "mail", "1", "--at", "tomorrow"], "2030-01-31T09:00:00Z");
-    wrong(&["schedule", "mail", "1", "--after", "1h", "--at", "2030-01-01T00:00Z"], "cannot be used");
+    wrong(
+        &["schedule", "mail", "1", "--after", "1h", "--at", "2030-01-01T00:00Z"],
+        "cannot be used",
+    );
     wrong(&["schedule", "mail", "1", "--every", "0s"], "the period is shorter than a millisecond");
     wrong(&["schedule", "mail", "1", "--max-attempts", "0"], "give 1 or more");
     wrong(&["schedule", &"k".repeat(201), "1"], "a kind has 1 to 200 bytes");
@@ -48,9 +51,19 @@ fn a_database_that_is_away_is_3() {
     assert!(!shop.folder.join("shop.db").exists(), "to look makes no file");
     let ran = shop.run(&["list", "--database", "postgres://me@127.0.0.1:1/shop"]).ended(3);
     assert!(ran.err.contains("Check the address"), "{}", ran.err);
-    let two = ["list", "--database", "postgres://me@127.0.0.1:1/a", "--database", "postgres://me@127.0.0.1:1/b"];
+    let two = [
+        "list",
+        "--database",
+        "postgres://me@127.0.0.1:1/a",
+        "--database",
+        "postgres://me@127.0.0.1:1/b",
+    ];
     let ran = shop.run(&two).ended(3);
-    assert!(ran.err.contains("shard 0 (127.0.0.1:1/a)") && ran.err.contains("shard 1"), "{}", ran.err);
+    assert!(
+        ran.err.contains("shard 0 (127.0.0.1:1/a)") && ran.err.contains("shard 1"),
+        "{}",
+        ran.err
+    );
 }
 
 #[test]
@@ -58,7 +71,11 @@ fn no_tables_and_tables_of_another_version_are_4() {
     let shop = Shop::empty();
     rusqlite::Connection::open(shop.folder.join("shop.db")).expect("a file");
     let ran = shop.run(&["list"]).ended(4);
-    assert!(ran.err.contains("no tables") && ran.err.contains("tickwheel-durable migrate"), "{}", ran.err);
+    assert!(
+        ran.err.contains("no tables") && ran.err.contains("tickwheel-durable migrate"),
+        "{}",
+        ran.err
+    );
     let ran = shop.run(&["migrate", "--check"]).ended(4);
     assert_eq!(ran.out, "sqlite:shop.db has no tables\n");
     assert!(ran.err.contains("needs the migrations 0001 to "), "{}", ran.err);
@@ -105,7 +122,9 @@ fn sql_is_printed_for_a_tool_of_ones_own() {
 fn an_output_that_nobody_reads_is_silent() {
     let shop = Shop::new();
     let new = |number: u32| NewTimer::new("mail", format!("{number:0900}"), HOUR);
-    shop.timers().schedule_all(&(0..1000).map(new).collect::<Vec<_>>()).expect("they are scheduled");
+    shop.timers()
+        .schedule_all(&(0..1000).map(new).collect::<Vec<_>>())
+        .expect("they are scheduled");
     let mut command = shop.command(&["list", "--all", "--json"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs");
     let mut begin = [0; 10];
@@ -116,6 +135,9 @@ fn an_output_that_nobody_reads_is_silent() {
         let output = shop.command(&["list"]).stdout(full).output().expect("it runs");
         assert_eq!(output.status.code(), Some(5));
         assert!(String::from_utf8_lossy(&output.stderr).contains("could not be written"));
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("it is there");
+        let output = shop.command(&["cancel", "mail", "x"]).stderr(full).output().expect("it runs");
+        assert_eq!(output.status.code(), Some(1), "nobody has to be told");
     }
 }
 
@@ -132,7 +154,9 @@ fn no_password_is_printed() {
         "host=127.0.0.1 port=1 password=s3cret",
         "mysql://me:s3cret@127.0.0.1/shop",
     ] {
-        for arguments in [&["list"][..], &["--help"], &["migrate"], &["list", url], &["bench"], &[url]] {
+        for arguments in
+            [&["list"][..], &["--help"], &["migrate"], &["list", url], &["bench"], &[url]]
+        {
             let mut command = shop.command(arguments);
             let output = command.env("DATABASE_URL", url).output().expect("it runs");
             for text in [&output.stdout, &output.stderr] {
@@ -188,11 +212,16 @@ fn on_postgresql_too() {
     }
     let notes = on_both(&["list", "--kind", "note", "--json"]).ended(0).json();
     assert!(notes.len() == 20 && notes.iter().any(|of| of["shard"] == 1), "{notes:?}");
-    assert_eq!(on_both(&["cancel", "--kind", "note", "--all", "--yes"]).ended(0).out, "cancelled 20\n");
+    assert_eq!(
+        on_both(&["cancel", "--kind", "note", "--all", "--yes"]).ended(0).out,
+        "cancelled 20\n"
+    );
 
     // A role without rights.
     client
-        .batch_execute("CREATE ROLE guest LOGIN PASSWORD 's3cret'; GRANT USAGE ON SCHEMA timers TO guest")
+        .batch_execute(
+            "CREATE ROLE guest LOGIN PASSWORD 's3cret'; GRANT USAGE ON SCHEMA timers TO guest",
+        )
         .expect("a role");
     let guest = shop.url.replace("postgres://postgres@", "postgres://guest:s3cret@");
     let ran = shop.run(&["list", "--database", &guest]).ended(4);

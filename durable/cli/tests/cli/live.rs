@@ -131,9 +131,13 @@ fn a_terminal_gets_nothing_hostile() {
     let timers = shop.timers();
     let listed = timers.list(&tickwheel_durable::Filter::new()).expect("a list");
     let (kind, key) = (&*listed[0].kind, &*listed[0].key);
-    for arguments in
-        [&["list"][..], &["history"], &["counts"], &["show", kind, key], &["show", kind, key, "--payload"]]
-    {
+    for arguments in [
+        &["list"][..],
+        &["history"],
+        &["counts"],
+        &["show", kind, key],
+        &["show", kind, key, "--payload"],
+    ] {
         let terminal = Terminal::new(100, 30);
         let mut child = terminal.run(&shop, arguments);
         assert_eq!(child.wait().expect("it ends").code(), Some(0));

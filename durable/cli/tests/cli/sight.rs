@@ -26,7 +26,8 @@ fn a_list_says_what_waits_and_when() {
 
     let keys = |arguments: &[&str]| {
         let ran = shop.run(&[&["list", "--json"], arguments].concat());
-        let keys = ran.json().into_iter().map(|timer| timer["key"].as_str().expect("a key").to_owned());
+        let keys =
+            ran.json().into_iter().map(|timer| timer["key"].as_str().expect("a key").to_owned());
         (ran.code, keys.collect::<Vec<_>>().join(" "))
     };
     let of = |keys: &str| (Some(0), keys.to_owned());
@@ -34,7 +35,10 @@ fn a_list_says_what_waits_and_when() {
     assert_eq!(keys(&["--kind", "mail"]), of("4711 4712"));
     assert_eq!(keys(&["--prefix", "47", "--until", "1h"]), of("4711"));
     assert_eq!(keys(&["--prefix", "d"]), of("daily"));
-    assert_eq!(keys(&["--until", "2099-02-01T00:00Z", "--state", "waiting"]), of("4711 4712 daily"));
+    assert_eq!(
+        keys(&["--until", "2099-02-01T00:00Z", "--state", "waiting"]),
+        of("4711 4712 daily")
+    );
     assert_eq!(keys(&["--state", "dead"]), (Some(1), String::new()));
     assert_eq!(keys(&["--limit", "1"]), of("4711"));
 }
@@ -44,8 +48,11 @@ fn the_json_of_a_timer_has_these_members() {
     let shop = Shop::new();
     shop.run(&["schedule", "mail", "4711", "--after", "1h", "--payload", "two pears"]).ended(0);
     let more = ["--every", "90m", "--max-attempts", "3", "--time-limit", "5s"];
-    shop.run_with(&[&["schedule", "mail", "b", "--payload-file", "-"], &more[..]].concat(), b"\xff\0")
-        .ended(0);
+    shop.run_with(
+        &[&["schedule", "mail", "b", "--payload-file", "-"], &more[..]].concat(),
+        b"\xff\0",
+    )
+    .ended(0);
     let all = shop.run(&["list", "--json"]).ended(0).json();
     let find = |key: &str| all.iter().find(|timer| timer["key"] == key).expect("it is listed");
     let (plain, series) = (find("4711"), find("b"));
@@ -93,7 +100,9 @@ fn one_timer_is_shown_with_its_attempts() {
     shop.run(&["schedule", "note", "done"]).ended(0);
     shop.work("no such mailbox");
     let ran = shop.run(&["show", "mail", "4711"]).ended(0);
-    for part in ["state     dead", "error     no such mailbox", "payload   9 bytes\n  two\n  pears\n"] {
+    for part in
+        ["state     dead", "error     no such mailbox", "payload   9 bytes\n  two\n  pears\n"]
+    {
         assert!(ran.out.contains(part), "{part}: {}", ran.out);
     }
     let attempt = ran.out.lines().last().expect("an attempt");
@@ -116,15 +125,21 @@ fn one_timer_is_shown_with_its_attempts() {
     let ran = shop.run(&["show", "note", "done"]).ended(1);
     assert!(ran.out.starts_with("note done is not there") && ran.out.contains("  done"));
     let object = &shop.run(&["show", "note", "done", "--json"]).ended(1).json()[0];
-    assert_eq!((&object["state"], &object["history"][0]["outcome"]), (&Value::Null, &"done".into()));
+    assert_eq!(
+        (&object["state"], &object["history"][0]["outcome"]),
+        (&Value::Null, &"done".into())
+    );
     shop.run(&["show", "note", "never", "--payload"]).ended(1);
 }
 
 #[test]
 fn a_payload_that_is_no_text_is_shown_in_hexadecimal() {
     let shop = Shop::new();
-    shop.run_with(&["schedule", "mail", "b", "--payload-file", "-", "--after", "1h"], b"pears\xff\x1b[2J")
-        .ended(0);
+    shop.run_with(
+        &["schedule", "mail", "b", "--payload-file", "-", "--after", "1h"],
+        b"pears\xff\x1b[2J",
+    )
+    .ended(0);
     let ran = shop.run(&["show", "mail", "b"]).ended(0);
     assert!(ran.out.contains("70 65 61 72 73 ff 1b 5b 32 4a"), "{}", ran.out);
     assert!(ran.out.contains("  pears..[2J"), "{}", ran.out);
@@ -173,7 +188,10 @@ fn kinds_are_counted_with_their_pace() {
     let counts = shop.run(&["counts", "--json"]).ended(0).json();
     let find = |kind: &str| counts.iter().find(|of| of["kind"] == kind).expect("it is counted");
     assert_eq!(find("note")["last_hour"]["runs"], 3, "{counts:?}");
-    assert_eq!((&find("mail")["dead"], &find("mail")["last_hour"]["failed"]), (&1.into(), &1.into()));
+    assert_eq!(
+        (&find("mail")["dead"], &find("mail")["last_hour"]["failed"]),
+        (&1.into(), &1.into())
+    );
     assert_eq!((&find("other")["waiting"], &find("other")["last_hour"]), (&1.into(), &Value::Null));
     let ran = shop.run(&["counts"]).ended(0);
     assert_eq!(ran.out.lines().count(), 4, "{}", ran.out);
@@ -189,7 +207,8 @@ fn kinds_are_counted_with_their_pace() {
 #[test]
 fn a_bench_measures_and_leaves_nothing() {
     let shop = Shop::new();
-    let ran = shop.run(&["bench", "--timers", "300", "--over", "200ms", "--yes", "--json"]).ended(0);
+    let ran =
+        shop.run(&["bench", "--timers", "300", "--over", "200ms", "--yes", "--json"]).ended(0);
     let figures = &ran.json()[0];
     assert_eq!((&figures["run"], &figures["removed"]), (&300.into(), &0.into()));
     let late = |name: &str| figures["late_ms"][name].as_f64().expect("a figure");
@@ -197,7 +216,9 @@ fn a_bench_measures_and_leaves_nothing() {
     let kind = figures["kind"].as_str().expect("a kind");
     assert!(ran.err.contains(&format!("cancel --kind {kind} --all")), "{}", ran.err);
     shop.run(&["list"]).ended(1);
-    let ran = shop.run(&["bench", "--timers", "10", "--over", "0s", "--payload", "100", "--yes"]).ended(0);
+    let ran = shop
+        .run(&["bench", "--timers", "10", "--over", "0s", "--payload", "100", "--yes"])
+        .ended(0);
     assert!(ran.out.contains("late     p50 ") && ran.out.contains("due at once"), "{}", ran.out);
     let ran = shop.run(&["bench"]).ended(2);
     assert!(ran.err.contains("this writes 1000 timers into sqlite:shop.db"), "{}", ran.err);
