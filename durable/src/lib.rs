@@ -490,6 +490,8 @@ mod clock;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod columns;
 mod connections;
+#[cfg(feature = "cron")]
+pub mod cron;
 #[cfg(doc)]
 pub mod design;
 #[cfg(doc)]
@@ -501,6 +503,7 @@ mod history;
 mod panics;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+mod rules;
 mod sharded;
 mod sight;
 #[cfg(feature = "sqlite")]

@@ -192,6 +192,13 @@ pub(crate) struct Payload {
     pub(crate) payload_file: Option<PathBuf>,
 }
 
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum Missed {
+    Skip,
+    Once,
+    All,
+}
+
 #[derive(Args)]
 pub(crate) struct Schedule {
     #[command(flatten)]
@@ -203,7 +210,16 @@ pub(crate) struct Schedule {
     /// Repeat it so long after it was due
     #[arg(long, value_name = "PERIOD", value_parser = times::delay, conflicts_with = "rule")]
     pub(crate) every: Option<Duration>,
-    /// Repeat it by a rule that its worker knows
+    /// Repeat it by a cron expression, such as '0 9 * * MON-FRI'
+    #[arg(long, value_name = "EXPRESSION", conflicts_with_all = ["every", "rule"])]
+    pub(crate) cron: Option<String>,
+    /// With --cron: in this time zone of the IANA database, such as Europe/Berlin. By default UTC
+    #[arg(long, requires = "cron")]
+    pub(crate) zone: Option<String>,
+    /// With --cron: what becomes of runs that were missed. By default one makes up for all
+    #[arg(long, value_name = "POLICY", requires = "cron")]
+    pub(crate) missed: Option<Missed>,
+    /// Repeat it by a rule of another kind, which its worker knows
     #[arg(long)]
     pub(crate) rule: Option<String>,
     /// After so many failed attempts it is dead

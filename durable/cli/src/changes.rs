@@ -7,6 +7,7 @@ use std::fs;
 use std::io::{self, IsTerminal, Read, Write};
 use std::path::Path;
 
+use tickwheel_durable::cron::{Cron, Missed};
 use tickwheel_durable::{Filter, NewTimer, State, Timers, When};
 
 use crate::arguments;
@@ -26,6 +27,20 @@ pub(crate) fn schedule(timers: &Timers, of: arguments::Schedule, out: &mut Outpu
     }
     if let Some(period) = of.every {
         timer = timer.every(period);
+    }
+    if let Some(expression) = of.cron {
+        let mut cron = Cron::parse(&expression)?;
+        if let Some(zone) = of.zone {
+            cron = cron.in_zone(&zone)?;
+        }
+        if let Some(policy) = of.missed {
+            cron = cron.missed(match policy {
+                arguments::Missed::Skip => Missed::Skip,
+                arguments::Missed::Once => Missed::Once,
+                arguments::Missed::All => Missed::All,
+            });
+        }
+        timer = timer.rule(cron.to_string());
     }
     if let Some(rule) = of.rule {
         timer = timer.rule(rule);

@@ -391,7 +391,7 @@ impl WorkerBuilder {
     }
 
     /// Sets what computes the next time of a timer with a [`rule`](crate::NewTimer::rule): from the rule, and a time after
-    /// which it is to be. `None` ends the series.
+    /// which it is to be. `None` ends the series. With the feature `cron`, it is not asked about rules that begin with `cron:`.
     ///
     /// ```
     /// # #[cfg(feature = "sqlite")] {
@@ -399,7 +399,7 @@ impl WorkerBuilder {
     /// use tickwheel::Scheduler;
     /// use tickwheel_durable::{Failure, NewTimer, Timers};
     ///
-    /// // A crate for cron expressions would stand here. This rule is "every so many seconds".
+    /// // Holidays, tides or a table of the database would stand here. This rule is "every so many seconds".
     /// let timers = Timers::open("sqlite::memory:")?;
     /// let worker = timers
     ///     .worker()
@@ -767,6 +767,8 @@ pub struct WorkerStats {
     pub lost: u64,
     /// Claimed and given back, at the stop, or because the database could not be reached before the handler was called.
     pub released: u64,
+    /// Runs of series that were left out because they were late, as their [cron rules](crate::cron#runs-that-were-missed) say.
+    pub skipped: u64,
     /// Claimed now, and not yet written down.
     pub running: u64,
     /// Threads of all kinds now that are in a handler that has exceeded its time limit.
@@ -792,6 +794,7 @@ impl WorkerStats {
             dead: self.dead + other.dead,
             lost: self.lost + other.lost,
             released: self.released + other.released,
+            skipped: self.skipped + other.skipped,
             running: self.running + other.running,
             stuck: self.stuck + other.stuck,
             looks: self.looks + other.looks,

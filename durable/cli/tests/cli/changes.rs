@@ -29,6 +29,26 @@ fn a_timer_is_scheduled_replaced_and_kept() {
 }
 
 #[test]
+fn a_cron_rule_is_checked_when_it_is_scheduled() {
+    let shop = Shop::new();
+    let cron = ["schedule", "report", "daily", "--cron", "0 9 * * *", "--zone", "Europe/Berlin"];
+    let ran = shop.run(&[&cron[..], &["--missed", "skip"]].concat()).ended(0);
+    assert!(ran.out.contains("T07:00:00Z") || ran.out.contains("T08:00:00Z"), "{}", ran.out);
+    let timer = &shop.run(&["show", "report", "daily", "--json"]).ended(0).json()[0];
+    assert_eq!(timer["rule"], "cron: 0 9 * * *; zone=Europe/Berlin; missed=skip");
+    for wrong in [
+        &["--cron", "61 9 * * *"][..],
+        &["--cron", "0 9 * * *", "--zone", "Europe/Atlantis"],
+        &["--cron", "0 9 30 2 *"],
+        &["--zone", "Europe/Berlin"],
+        &["--cron", "0 9 * * *", "--every", "1h"],
+    ] {
+        shop.run(&[&["schedule", "report", "weekly"], wrong].concat()).ended(2);
+    }
+    shop.run(&["show", "report", "weekly"]).ended(1);
+}
+
+#[test]
 fn a_payload_is_a_text_a_file_or_stdin() {
     let shop = Shop::new();
     fs::write(shop.folder.join("pears"), b"from a file\xff").expect("a file");
