@@ -240,17 +240,18 @@ fn report(
         if of.over.is_zero() { "at once".to_owned() } else { format!("over {}", rough(of.over)) };
     let percentiles = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("max", 1.0)];
     let percentiles = percentiles.map(|(name, share)| format!("{name} {}", precise(late(share))));
+    let (writing, running) = (precise(figures.writing), precise(figures.running));
     let (threads, clock_error) = (of.threads, precise(figures.clock_error));
     let lines = [
-        format!("written  {} in {}: {written} a second", of.timers, precise(figures.writing)),
-        format!("run      {ran} in {}: {run} a second", precise(figures.running)),
+        format!("written  {} in {writing}: {written} a second", of.timers),
+        format!(
+            "run      {ran} in {running}: {run} a second, on {threads} threads; they were due {due}"
+        ),
         format!("late     {}", percentiles.join("   ")),
         format!(
-            "They were due {due}. Late is from there to the call of the handler, of which {threads} may run at the same time,"
+            "         from the due time to the call of the handler, by the database's clock, known to {clock_error}"
         ),
-        format!(
-            "by the database's clock as this machine knows it, to {clock_error}. {removed} had not run, and were removed."
-        ),
+        format!("removed  {removed} that had not run"),
     ];
     lines.iter().try_for_each(|line| Ok(out.line(line)?))
 }

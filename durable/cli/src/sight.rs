@@ -450,8 +450,8 @@ pub(crate) fn kinds_table(more: &[Column]) -> Table {
         Column::number("LAG"),
         Column::number("RUNS/H"),
         Column::number("FAILED/H"),
-        Column::number("LATE"),
-        Column::number("MOST"),
+        Column::number("MEAN LATE"),
+        Column::number("MAX LATE"),
     ];
     Table::new(&[&columns, more].concat())
 }

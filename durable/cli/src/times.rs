@@ -69,7 +69,8 @@ pub(crate) fn precise(duration: Duration) -> String {
     let seconds = duration.as_secs_f64();
     match duration.as_micros() {
         0 => "0 ms".to_owned(),
-        1..100_000 => format!("{:.1} ms", seconds * 1e3),
+        micros @ 1..100 => format!("{micros} µs"),
+        100..100_000 => format!("{:.1} ms", seconds * 1e3),
         100_000..1_000_000 => format!("{:.0} ms", seconds * 1e3),
         1_000_000..10_000_000 => format!("{seconds:.1} s"),
         _ => rough(duration),
@@ -131,6 +132,7 @@ mod tests {
             assert_eq!(rough(seconds(length)), text);
         }
         assert_eq!(precise(Duration::from_micros(1540)), "1.5 ms");
+        assert_eq!(precise(Duration::from_nanos(45_600)), "45 µs");
         assert_eq!(precise(Duration::from_millis(250)), "250 ms");
         assert_eq!(precise(Duration::from_millis(2500)), "2.5 s");
         assert_eq!(precise(seconds(600)), "10 min");
