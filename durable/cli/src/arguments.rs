@@ -23,15 +23,26 @@ Exit codes:
   3 the database is away or busy   4 it refuses: no tables, tables of another
   version, no rights   5 the output could not be written   130 interrupted";
 
+const DATABASE: &str = "\
+Where the timers are: sqlite:path or postgres://user:password@host/database?schema=name. Several \
+are the shards of one store, in their order. In the environment, other users of the machine cannot \
+read the password";
+
 const EVERYWHERE: &str = "For every command";
 
 /// Timers that survive their process: look at them and change them
 #[derive(Parser)]
 #[command(name = "tickwheel-durable", version, after_help = EXAMPLES, max_term_width = 100)]
 pub(crate) struct Arguments {
-    /// Where the timers are: sqlite:path or postgres://user:password@host/database?schema=name. Several are the shards of one
-    /// store, in their order. In the environment, other users of the machine cannot read the password
-    #[arg(long, global = true, env = "DATABASE_URL", hide_env_values = true, value_name = "URL", help_heading = EVERYWHERE)]
+    #[arg(
+        long,
+        global = true,
+        env = "DATABASE_URL",
+        hide_env_values = true,
+        value_name = "URL",
+        help = DATABASE,
+        help_heading = EVERYWHERE
+    )]
     pub(crate) database: Vec<String>,
     /// Print JSON, one object on a line, instead of tables
     #[arg(long, global = true, help_heading = EVERYWHERE)]

@@ -127,7 +127,8 @@ fn bytes(of: arguments::Payload) -> Result<Option<Vec<u8>>, Problem> {
     } else {
         fs::read(&path)
     };
-    read.map(Some).map_err(|error| Problem::Usage(format!("the payload of {path:?}: {error}")))
+    read.map(Some)
+        .map_err(|error| Problem::Usage(format!("the payload of {}: {error}", path.display())))
 }
 
 /// Asks before many timers are changed, and says how many.

@@ -104,7 +104,7 @@ fn repeats_password(text: &str, address: &str) -> bool {
         let (login, _) = rest.rsplit_once('@')?;
         Some(login.split_once(':')?.1)
     };
-    let in_pairs = || Some(address.split_once("password=")?.1.split([' ', '&']).next()?);
+    let in_pairs = || address.split_once("password=")?.1.split([' ', '&']).next();
     let parts = [in_url(), in_pairs()].into_iter().flatten();
     let mut parts = parts.flat_map(|password| password.split(['/', '?', '#', '@', '&', '=', ':']));
     parts.any(|part| part.len() > 1 && text.contains(part))

@@ -253,6 +253,7 @@ impl Object {
         self.member(name, &value.into().map_or("null".to_owned(), quoted))
     }
 
+    #[expect(clippy::needless_pass_by_value, reason = "a number is copied")]
     pub(crate) fn number(self, name: &str, value: impl ToString) -> Object {
         self.member(name, &value.to_string())
     }

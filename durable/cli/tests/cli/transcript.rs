@@ -29,7 +29,7 @@ fn masked(text: &str, is_measured: bool) -> String {
             if word.starts_with("tickwheel-bench-") {
                 return "tickwheel-bench-0".to_owned();
             }
-            let is_time = word.len() > 18 && word.contains('T') && word.contains("Z");
+            let is_time = word.len() > 18 && word.contains('T') && word.contains('Z');
             let digits =
                 if is_measured { "0123456789.·▁▂▃▄▅▆▇█" } else { "0123456789" };
             let digits = if is_time || is_measured { digits } else { "" };
