@@ -433,30 +433,32 @@ pub(crate) fn counts(timers: &Timers, out: &mut Output) -> Outcome {
         kinds.iter().try_for_each(|kind| out.object(kind_object(kind)))?;
     } else if !kinds.is_empty() {
         let mut table = kinds_table(&[]);
-        kinds.iter().for_each(|kind| table.add(kind_row(kind)));
+        kinds.iter().for_each(|kind| table.add(kind_row(kind, [])));
         out.table(&mut table)?;
     }
     tell_of_more(if kinds.is_empty() { Err(Problem::Nothing) } else { Ok(false) }, out)
 }
 
-/// Returns the table of kinds, with more columns behind the last.
-pub(crate) fn kinds_table(more: &[Column]) -> Table {
-    let columns = [
+/// Returns the table of kinds, with other columns in the middle: if the terminal is narrow, what is behind them is cut off.
+pub(crate) fn kinds_table(others: &[Column]) -> Table {
+    let counts = [
         Column::flexible("KIND"),
-        Column::number("WAITING"),
-        Column::number("RETRYING"),
-        Column::number("RUNNING"),
+        Column::number("WAIT"),
+        Column::number("RETRY"),
+        Column::number("RUN"),
         Column::number("DEAD"),
         Column::number("LAG"),
+    ];
+    let last_hour = [
         Column::number("RUNS/H"),
         Column::number("FAILED/H"),
         Column::number("MEAN LATE"),
         Column::number("MAX LATE"),
     ];
-    Table::new(&[&columns, more].concat())
+    Table::new(&[&counts, others, &last_hour].concat())
 }
 
-pub(crate) fn kind_row(kind: &Kind) -> Vec<Cell> {
+pub(crate) fn kind_row(kind: &Kind, others: impl IntoIterator<Item = Cell>) -> Vec<Cell> {
     let KindCounts { waiting, retrying, running, dead, lag, .. } = kind.counts;
     let (mean, most) = kind.late();
     let of_history = |text: String| {
@@ -466,7 +468,7 @@ pub(crate) fn kind_row(kind: &Kind) -> Vec<Cell> {
         0 => of_history("0".to_owned()),
         failures => count(failures, Style::Warning),
     };
-    vec![
+    let counts = [
         Cell::from(&kind.counts.kind),
         count(waiting, Style::Plain),
         count(retrying, Style::Warning),
@@ -477,11 +479,14 @@ pub(crate) fn kind_row(kind: &Kind) -> Vec<Cell> {
             lag if lag < Duration::from_secs(10) => Cell::from(precise(lag)),
             lag => Cell::new(&rough(lag), Style::Bad),
         },
+    ];
+    let last_hour = [
         of_history(kind.runs().to_string()),
         failures,
         of_history(precise(mean)),
         of_history(precise(most)),
-    ]
+    ];
+    counts.into_iter().chain(others).chain(last_hour).collect()
 }
 
 pub(crate) fn kind_object(kind: &Kind) -> Object {

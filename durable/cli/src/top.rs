@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tickwheel_durable::{Filter, Pace, State, Timer, Timers};
 
-use crate::output::{Column, Look, Object, Output, Style, Table};
+use crate::output::{Cell, Column, Look, Object, Output, Style, Table};
 use crate::problem::{Outcome, Problem};
 use crate::sight::{
     Kind, SPAN, STEPS, kind_object, kind_row, kinds_table, runs, timer_object, timer_row,
@@ -164,9 +164,7 @@ impl Picture {
         let mut table = kinds_table(&[Column::new("PACE, 1 H"), Column::new("LATENESS, 1 H")]);
         let most = (rows / 2).max(4);
         for kind in self.kinds.iter().take(most) {
-            table.add(
-                kind_row(kind).into_iter().chain(bars(kind, self.now).map(Into::into)).collect(),
-            );
+            table.add(kind_row(kind, bars(kind, self.now).map(Cell::from)));
         }
         lines.extend(table.lines(look));
         if let Some(hidden) = self.kinds.len().checked_sub(most).filter(|hidden| *hidden > 0) {
