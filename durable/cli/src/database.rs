@@ -76,38 +76,37 @@ pub(crate) fn exists(address: &str) -> Result<(), Problem> {
     }
 }
 
-/// Returns a text with `***` in place of the passwords in its URLs (SECRET-1): the parser of arguments repeats what is wrong.
+/// Returns a text with `***` in place of the passwords in its addresses (SECRET-1): the parser of arguments repeats what is wrong.
 pub(crate) fn without_passwords(text: &str) -> String {
-    let mut clean = String::new();
-    let mut rest = text;
-    while let Some((before, after)) = rest.split_once("://") {
-        let end = after.find(|c: char| c.is_whitespace() || c == '\'').unwrap_or(after.len());
-        let (url, behind) = after.split_at(end);
-        clean.push_str(before);
-        clean.push_str("://");
-        let login =
-            url.rsplit_once('@').and_then(|(login, host)| Some((login.split_once(':')?.0, host)));
-        match login {
-            Some((user, host)) => clean.extend([user, ":***@", host]),
-            None => clean.push_str(url),
-        }
-        rest = behind;
-    }
-    clean.push_str(rest);
-    clean
+    let in_word = |word: &str| {
+        let Some((before, rest)) = word.split_once("://").filter(|(_, rest)| rest.contains('@'))
+        else {
+            return word.to_owned();
+        };
+        let (login, host) = rest.rsplit_once('@').unwrap_or(("", rest));
+        let Some((user, _)) = login.split_once(':') else { return word.to_owned() };
+        format!("{before}://{user}:***@{host}")
+    };
+    let words =
+        text.split_inclusive(char::is_whitespace).map(|word| match word.split_once("password=") {
+            // What follows may be in quotes and have spaces, so nothing of it is repeated.
+            Some((before, _)) => format!("{}password=***\n", in_word(before)),
+            None => in_word(word),
+        });
+    words.collect()
 }
 
-/// Returns true if a text has a part of the password of an address, as an error may that says which part of it is wrong.
+/// Returns true if a text may have a part of the password of an address, as an error may that says which part of it is wrong.
 fn repeats_password(text: &str, address: &str) -> bool {
-    let in_url = || {
-        let (_, rest) = address.split_once("://")?;
-        let (login, _) = rest.rsplit_once('@')?;
-        Some(login.split_once(':')?.1)
-    };
-    let in_pairs = || address.split_once("password=")?.1.split([' ', '&']).next();
-    let parts = [in_url(), in_pairs()].into_iter().flatten();
-    let mut parts = parts.flat_map(|password| password.split(['/', '?', '#', '@', '&', '=', ':']));
-    parts.any(|part| part.len() > 1 && text.contains(part))
+    if address.contains("password=") {
+        return true;
+    }
+    let login = address.split_once("://").and_then(|(_, rest)| Some(rest.rsplit_once('@')?.0));
+    let password = login.and_then(|login| Some(login.split_once(':')?.1));
+    let parts = password
+        .into_iter()
+        .flat_map(|password| password.split(['/', '?', '#', '@', '&', '=', ':']));
+    parts.filter(|part| part.len() > 1).any(|part| text.contains(part))
 }
 
 #[cfg(test)]
@@ -121,9 +120,12 @@ mod tests {
         assert!(!repeats_password("the host is away", address));
         assert!(!repeats_password("shop", "postgres://me@host/shop"));
         assert!(repeats_password("no: secret", "host=a password=secret user=b"));
+        assert!(repeats_password("no", "postgres://host/shop?password=secret"));
         let complaint = "unexpected argument 'postgres://me:sec@ret@host/shop' found, sqlite://a";
         let clean = "unexpected argument 'postgres://me:***@host/shop' found, sqlite://a";
         assert_eq!(without_passwords(complaint), clean);
+        let pairs = without_passwords("no 'postgres://h/s?password=secret' here\nand");
+        assert_eq!(pairs, "no 'postgres://h/s?password=***\nhere\nand");
         assert_eq!(name("postgres://me:secret@host:5433/shop?schema=x"), "host:5433/shop");
         assert_eq!(name("sqlite:shop.db"), "sqlite:shop.db");
     }

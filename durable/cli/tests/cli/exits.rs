@@ -151,7 +151,8 @@ fn no_password_is_printed() {
         "postgres://me:s3cret/x@127.0.0.1:1/shop",
         "postgres://me:x#s3cret@127.0.0.1:port/shop",
         "postgres://me:x&s3cret=1@127.0.0.1:1/shop",
-        "host=127.0.0.1 port=1 password=s3cret",
+        "host=127.0.0.1 port=1 password='my s3cret'",
+        "postgres://127.0.0.1:1/shop?password=s3cret&port=x",
         "mysql://me:s3cret@127.0.0.1/shop",
     ] {
         for arguments in

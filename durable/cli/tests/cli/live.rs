@@ -141,8 +141,8 @@ fn a_terminal_gets_nothing_hostile() {
         let terminal = Terminal::new(100, 30);
         let mut child = terminal.run(&shop, arguments);
         assert_eq!(child.wait().expect("it ends").code(), Some(0));
-        terminal.press(b"\n"); // is echoed behind all of it
-        let seen = terminal.wait_for("\n").replace("\r\n", "\n");
+        terminal.press(b"all is seen\n"); // is echoed behind all of it
+        let seen = terminal.wait_for("all is seen").replace("\r\n", "\n");
         // Colours are our own.
         let plain = ["0", "1", "2", "31", "32", "33"]
             .iter()
