@@ -87,13 +87,15 @@ pub(crate) fn without_passwords(text: &str) -> String {
         let Some((user, _)) = login.split_once(':') else { return word.to_owned() };
         format!("{before}://{user}:***@{host}")
     };
-    let words =
-        text.split_inclusive(char::is_whitespace).map(|word| match word.split_once("password=") {
-            // What follows may be in quotes and have spaces, so nothing of it is repeated.
-            Some((before, _)) => format!("{}password=***\n", in_word(before)),
-            None => in_word(word),
-        });
-    words.collect()
+    let in_line = |line: &str| -> String {
+        // What follows may be in quotes and have spaces, so nothing of the line is repeated.
+        let (rest, end) = match line.split_once("password=") {
+            Some((before, _)) => (before, "password=***\n"),
+            None => (line, ""),
+        };
+        rest.split_inclusive(char::is_whitespace).map(in_word).collect::<String>() + end
+    };
+    text.split_inclusive('\n').map(in_line).collect()
 }
 
 /// Returns true if a text may have a part of the password of an address, as an error may that says which part of it is wrong.
@@ -125,7 +127,7 @@ mod tests {
         let clean = "unexpected argument 'postgres://me:***@host/shop' found, sqlite://a";
         assert_eq!(without_passwords(complaint), clean);
         let pairs = without_passwords("no 'postgres://h/s?password=secret' here\nand");
-        assert_eq!(pairs, "no 'postgres://h/s?password=***\nhere\nand");
+        assert_eq!(pairs, "no 'postgres://h/s?password=***\nand");
         assert_eq!(name("postgres://me:secret@host:5433/shop?schema=x"), "host:5433/shop");
         assert_eq!(name("sqlite:shop.db"), "sqlite:shop.db");
     }
