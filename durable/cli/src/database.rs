@@ -79,13 +79,13 @@ pub(crate) fn exists(address: &str) -> Result<(), Problem> {
 /// Returns a text with `***` in place of the passwords in its addresses (SECRET-1): the parser of arguments repeats what is wrong.
 pub(crate) fn without_passwords(text: &str) -> String {
     let in_word = |word: &str| {
-        let Some((before, rest)) = word.split_once("://").filter(|(_, rest)| rest.contains('@'))
-        else {
-            return word.to_owned();
+        let hidden = || {
+            let (before, rest) = word.split_once("://")?;
+            let (login, host) = rest.rsplit_once('@')?;
+            let (user, _) = login.split_once(':')?;
+            Some(format!("{before}://{user}:***@{host}"))
         };
-        let (login, host) = rest.rsplit_once('@').unwrap_or(("", rest));
-        let Some((user, _)) = login.split_once(':') else { return word.to_owned() };
-        format!("{before}://{user}:***@{host}")
+        hidden().unwrap_or_else(|| word.to_owned())
     };
     let in_line = |line: &str| -> String {
         // What follows may be in quotes and have spaces, so nothing of the line is repeated.
