@@ -15,9 +15,8 @@ use crate::arguments;
 use crate::changes::{ask, must_ask};
 use crate::output::{Object, Output, tell};
 use crate::problem::{Outcome, Problem};
-use crate::sight::milliseconds;
 use crate::terminal;
-use crate::times::{precise, rough};
+use crate::times::{milliseconds, precise, rough};
 
 /// How many are written in one transaction.
 const BATCH: u32 = 1000;
@@ -73,9 +72,10 @@ pub(crate) fn bench(
 }
 
 fn measure(timers: &Timers, kind: &str, of: &arguments::Bench) -> Result<Figures, Problem> {
-    let before = SystemTime::now();
+    timers.now()?; // the first call connects, which is no part of a round trip
+    let before = Instant::now();
     let now = timers.now()?;
-    let round_trip = before.elapsed().unwrap_or_default();
+    let round_trip = before.elapsed();
     let clock = Clock { ours: before + round_trip / 2, theirs: now };
     // The first batch tells how long all take to be written, so that none is due before that. It is written again.
     let begin = Instant::now();
@@ -107,14 +107,14 @@ fn measure(timers: &Timers, kind: &str, of: &arguments::Bench) -> Result<Figures
 /// The same moment by two clocks.
 #[derive(Clone, Copy)]
 struct Clock {
-    ours: SystemTime,
+    ours: Instant,
     theirs: SystemTime,
 }
 
 impl Clock {
     /// Returns the database's time.
     fn now(self) -> SystemTime {
-        self.theirs + self.ours.elapsed().unwrap_or_default()
+        self.theirs + self.ours.elapsed()
     }
 }
 

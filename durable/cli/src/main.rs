@@ -3,7 +3,7 @@
 //! A command opens the database, makes calls of [`tickwheel_durable::Timers`], and prints what it got, as a table or as JSON. It
 //! uses the public calls alone, so it can do nothing that a program could not, and it never migrates but with `migrate`.
 //!
-//! `arguments.rs` is what is typed, and one file is each group of commands: `sight.rs` looks, `changes.rs` changes, and `migrate.rs`,
+//! `arguments.rs` is what is typed, and one file is each group of commands: `sight.rs` and `kinds.rs` look, `changes.rs` changes, and `migrate.rs`,
 //! `top.rs` and `bench.rs` are what they are named after. `output.rs` prints, and `problem.rs` has the exit codes.
 
 #![forbid(unsafe_code)]
@@ -12,6 +12,7 @@ mod arguments;
 mod bench;
 mod changes;
 mod database;
+mod kinds;
 mod migrate;
 mod output;
 mod problem;
@@ -72,7 +73,7 @@ fn run(arguments: Arguments, out: &mut Output) -> Outcome {
         Command::Requeue(of) => changes::requeue(&open()?, of, out),
         Command::SetPayload(of) => changes::set_payload(&open()?, of, out),
         Command::History(of) => sight::history(&open()?, of, out),
-        Command::Counts => sight::counts(&open()?, out),
+        Command::Counts => kinds::counts(&open()?, out),
         Command::Top(of) => top::top(&open()?, &addresses()?.name(), of.every, out),
         Command::Bench(of) => bench::bench(&open()?, &addresses()?.name(), &of, out),
         Command::Completions { shell } => {

@@ -77,6 +77,11 @@ pub(crate) fn precise(duration: Duration) -> String {
     }
 }
 
+/// Returns a duration in milliseconds, with three digits behind the point.
+pub(crate) fn milliseconds(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 1e6).round() / 1e3
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

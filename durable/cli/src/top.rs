@@ -10,12 +10,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tickwheel_durable::{Filter, Pace, State, Timer, Timers};
 
+use crate::kinds::{Kind, SPAN, STEPS, kind_object, kind_row, kinds_table, runs};
 use crate::output::{Cell, Column, Look, Object, Output, Style, Table};
 use crate::problem::{Outcome, Problem};
-use crate::sight::{
-    Kind, SPAN, STEPS, kind_object, kind_row, kinds_table, runs, timer_object, timer_row,
-    timers_table,
-};
+use crate::sight::{timer_object, timer_row, timers_table};
 use crate::terminal::{self, Screen, Size};
 use crate::text::clean;
 use crate::times::{precise, rfc3339, rough};
