@@ -113,6 +113,7 @@
 //! | `tickwheel_durable_runs_total` | attempts that were started |
 //! | `tickwheel_durable_failed_total` | attempts that failed |
 //! | `tickwheel_durable_dead_total` | timers that died |
+//! | `tickwheel_durable_skipped_total` | runs of series that were left out because they were late |
 //! | `tickwheel_durable_errors_total` | errors that were told to [`WorkerBuilder::on_error`], without `kind` |
 //! | `tickwheel_durable_lateness_seconds` | a histogram: from the moment at which a timer woke to the start of its handler |
 //! | `tickwheel_durable_run_seconds` | a histogram: how long handlers took |
@@ -335,7 +336,7 @@
 //! | `payload` | bytes | given to the handler; empty by default |
 //! | `due` | `timestamptz`; in SQLite milliseconds since 1970, as an integer | when it is due first |
 //! | `period_ms` | integer | the period of a series |
-//! | `rule` | text | the rule of a series |
+//! | `rule` | text | the rule of a series; `cron: ..` with the feature `cron` |
 //! | `max_attempts`, `time_limit_ms` | integer | as in [`NewTimer`] |
 //! | `trace` | text | the context of the trace of its runs |
 //!
@@ -418,8 +419,9 @@
 //! | `scheduleJob`, `perform_in(30.minutes, id)`, `add_job(.., run_at, job_key)` | [`Timers::schedule`] with a [`NewTimer`], a `Duration` or a `SystemTime` |
 //! | `rescheduleJob`, db-scheduler's `reschedule` | [`Timers::reset`] |
 //! | `deleteJob`, `cancel` | [`Timers::cancel`] |
-//! | cron triggers | [`NewTimer::rule`] and [`WorkerBuilder::rules`], with a crate for cron expressions |
-//! | misfire instructions | runs that were missed are skipped; one that is late runs at once |
+//! | cron triggers of Quartz, with a time zone; Oban's and graphile-worker's crontab; River's periodic jobs; sidekiq-cron | `NewTimer::cron` and [`Timers::keep_series`], with the feature `cron`: see the page `cron` |
+//! | other calendars | [`NewTimer::rule`] and [`WorkerBuilder::rules`] |
+//! | Quartz: `MISFIRE_INSTRUCTION_DO_NOTHING`, `.._FIRE_ONCE_NOW`, `.._IGNORE_MISFIRE_POLICY`; graphile-worker: `backfill` | `cron::Missed`: `Skip`, `Once`, `All`. Of a series with a period, runs that were missed are skipped, and one that is late runs at once |
 //! | Sidekiq's retries and dead set | [`Retry`], [`State::Dead`], [`Timers::requeue`] |
 //! | Sidekiq's death handlers | [`WorkerBuilder::on_dead`] |
 //! | completed and discarded jobs of River and Oban, `recent_jobs`; Oban's `Pruner`, River's `CompletedJobRetentionPeriod` and `DiscardedJobRetentionPeriod`, Sidekiq's `dead_timeout_in_seconds` | [`Timers::history`], [`WorkerBuilder::history`], [`WorkerBuilder::keep_dead`] |

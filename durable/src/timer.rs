@@ -191,7 +191,7 @@ impl NewTimer {
             When::After(delay) => now.checked_add(delay).unwrap_or_else(|| from_micros(LATEST)),
             When::At(time) => time,
         };
-        rules::first(self, begin).unwrap_or(begin)
+        rules::first(self.repetition.as_ref(), begin).unwrap_or(begin)
     }
 
     /// Returns an error if no store could keep it, or if the time of its cron rule never comes. Writers of stores call it first.

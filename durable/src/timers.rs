@@ -377,7 +377,7 @@ impl Timers {
     /// number of attempts or time limit, and otherwise leaves it as it is, with a run that is in progress, waits, was missed, or is tried
     /// again. Returns `None` if it is left.
     ///
-    /// A service calls it at each start for each series that its code has: see the [table](crate::cron) of cron rules. All its
+    /// A service calls it at each start for each series that its code has: see the table of the page `cron`. All its
     /// processes may do so at the same time. While some have an older table, the last to start says what the series is. A series
     /// that the code has no more goes on until somebody [cancels](Timers::cancel) it.
     ///

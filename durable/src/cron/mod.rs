@@ -54,19 +54,19 @@
 //!
 //! | zone | rule | the clocks | it runs at |
 //! | --- | --- | --- | --- |
-//! | Europe/Berlin | `30 2 * * *` | 29 March 2026: 02:00 becomes 03:00 | 03:00, once; on the next day at 02:30 |
-//! | Europe/Berlin | `0,30 2,3 * * *` | the same | 03:00, 03:30 |
-//! | Europe/Berlin | `*/15 * * * *` | the same | .. 01:45, 03:00, 03:15 .. |
-//! | Europe/Berlin | `*/30 2 * * *` | the same | not on this day |
-//! | Europe/Berlin | `30 2 * * *` | 25 October 2026: 03:00 becomes 02:00 | 02:30 summer time, once |
-//! | Europe/Berlin | `*/30 2 * * *` | the same | 02:00, 02:30, and an hour later 02:00, 02:30 |
-//! | America/New_York | `30 1 * * *` | 1 November 2026: 02:00 becomes 01:00 | 01:30 summer time, once |
-//! | America/New_York | `0 2 8 3 *` | 8 March 2026: 02:00 becomes 03:00 | 03:00 |
-//! | Australia/Lord_Howe | `15 2 * * *` | 4 October 2026: 02:00 becomes 02:30 | 02:30 |
-//! | Australia/Lord_Howe | `45 1 * * *` | 5 April 2026: 02:00 becomes 01:30 | 01:45 summer time, once |
-//! | Australia/Lord_Howe | `*/15 * * * *` | the same | .. 01:30, 01:45, 01:30, 01:45, 02:00 .. |
-//! | Pacific/Apia | `0 9 30 12 *` | 2011 has no 30 December there | 31 December 00:00 |
-//! | Asia/Kolkata | any | are never set | when they show it |
+//! | `Europe/Berlin` | `30 2 * * *` | 29 March 2026: 02:00 becomes 03:00 | 03:00, once; on the next day at 02:30 |
+//! | `Europe/Berlin` | `0,30 2,3 * * *` | the same | 03:00, 03:30 |
+//! | `Europe/Berlin` | `*/15 * * * *` | the same | .. 01:45, 03:00, 03:15 .. |
+//! | `Europe/Berlin` | `*/30 2 * * *` | the same | not on this day |
+//! | `Europe/Berlin` | `30 2 * * *` | 25 October 2026: 03:00 becomes 02:00 | 02:30 summer time, once |
+//! | `Europe/Berlin` | `*/30 2 * * *` | the same | 02:00, 02:30, and an hour later 02:00, 02:30 |
+//! | `America/New_York` | `30 1 * * *` | 1 November 2026: 02:00 becomes 01:00 | 01:30 summer time, once |
+//! | `America/New_York` | `0 2 8 3 *` | 8 March 2026: 02:00 becomes 03:00 | 03:00 |
+//! | `Australia/Lord_Howe` | `15 2 * * *` | 4 October 2026: 02:00 becomes 02:30 | 02:30 |
+//! | `Australia/Lord_Howe` | `45 1 * * *` | 5 April 2026: 02:00 becomes 01:30 | 01:45 summer time, once |
+//! | `Australia/Lord_Howe` | `*/15 * * * *` | the same | .. 01:30, 01:45, 01:30, 01:45, 02:00 .. |
+//! | `Pacific/Apia` | `0 9 30 12 *` | 2011 has no 30 December there | 31 December 00:00 |
+//! | `Asia/Kolkata` | any | are never set | when they show it |
 //!
 //! # Time zones
 //!
@@ -78,20 +78,19 @@
 //!
 //! # Runs that were missed
 //!
-//! A run is missed if its time passes while the one before it has not ended or nobody can run it: no worker lives, the database is
-//! away, or there is no room. The next run is computed when one ends.
+//! A series has one run at a time, and its next time is computed when a run ends. So a time is missed if it comes before the run
+//! ahead of it has ended: because no worker lives, the database is away, there is no room, or that run takes long.
 //!
-//! | policy | what was due while nothing ran | what is late |
+//! | policy | after a run | a run that begins late |
 //! | --- | --- | --- |
-//! | [`Missed::Once`], the default | one run makes up for all; its [`Run::due`] is the first of the times | runs |
-//! | [`Missed::All`] | each time has its run, one after the other, in order, and `Run::due` says which | runs |
-//! | [`Missed::Skip`] | has no run | by more than a minute ([`GRACE`]) has no run: the handler is not called, and [`WorkerStats::skipped`] counts it |
+//! | [`Missed::Once`], the default | comes the next time in the future. So a late run makes up for all times until its end, and its [`Run::due`] is the first of them | runs |
+//! | [`Missed::All`] | comes the time after its own, passed or not. So each has its run, one after the other, in order, and `Run::due` says which | runs |
+//! | [`Missed::Skip`] | comes the next time in the future | does not run if it is late by more than a minute ([`GRACE`]): the handler is not called, and [`WorkerStats::skipped`] counts it |
 //!
-//! In each case the series goes on at its next time. An attempt is never skipped that follows another one, or a worker that has died.
-//! With `All`, a run that fails leaves its series when the next one is due, as in every series, and is then tried again by itself. So it
-//! holds up no other, and its later attempts may come after the next run, or beside it; a kind that is
-//! [`serial_by('@')`](crate::WorkerBuilder::serial_by) has one at a time. After a month without workers `All` makes up for a
-//! month: [`Timers::reset`] to now leaves that out.
+//! An attempt is never skipped that follows another one, or a worker that has died. With `All`, a run that fails leaves its series
+//! when the next one is due, as in every series, and is then tried again by itself. So it holds up no other, and its later attempts
+//! may come after the next run, or beside it; a kind that is [`serial_by('@')`](crate::WorkerBuilder::serial_by) has one at a time.
+//! After a month without workers `All` makes up for a month: [`Timers::reset`] to now leaves that out.
 //!
 //! # By which clock
 //!
@@ -118,7 +117,8 @@
 //! ```
 //!
 //! Workers with this feature run these rules by themselves. All other texts, and in workers without it these too, are for
-//! [`WorkerBuilder::rules`](crate::WorkerBuilder::rules).
+//! [`WorkerBuilder::rules`](crate::WorkerBuilder::rules). A worker that has neither lets the timer die after its run, and says what
+//! is missing. So give the feature to all workers of a kind.
 //!
 //! [`croner`]: https://docs.rs/croner
 //! [`Run::due`]: crate::Run::due
@@ -222,7 +222,9 @@ impl Cron {
     /// [`Error::Invalid`] if this machine knows no such zone.
     pub fn in_zone(self, name: &str) -> Result<Cron> {
         let zone = TimeZone::get(name).map_err(|error| {
-            invalid(format!("there is no time zone {name:?}, as in `Europe/Berlin`: {error}"))
+            invalid(format!(
+                "there is no time zone {name:?}: give a name of the IANA database, such as `Europe/Berlin` ({error})"
+            ))
         })?;
         Ok(Cron { zone, ..self })
     }
@@ -281,13 +283,14 @@ impl Cron {
             offset = change.offset();
             let begin = offset.to_datetime(at);
             if self.is_interval {
-                // To search again is only needed if `next` may not be the first from `begin` on (CRON-1).
+                // What is shown again counts, and what is left out does not (CRON-3, CRON-2). Otherwise `next` stays the first
+                // (CRON-1), and is not searched for again: there may be many changes before it.
                 if begin < from || next < begin {
                     from = begin;
                     next = self.shown(from)?;
                 }
             } else if next < begin {
-                return Some(at);
+                return Some(at); // left out (CRON-2)
             }
         }
         offset.to_timestamp(next).ok()

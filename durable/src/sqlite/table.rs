@@ -7,9 +7,10 @@ use rusqlite::{Connection as Client, OptionalExtension, Row, params, params_from
 
 use super::failed;
 use crate::clock::{LATEST, from_micros, micros};
-use crate::columns::{columns_of, delay_micros, delay_millis, milliseconds, repetition_in};
+use crate::columns::{
+    checked, columns_of, delay_micros, delay_millis, milliseconds, repetition_in,
+};
 use crate::error::Result;
-use crate::rules;
 use crate::store::{Existing, MOST_BYTES, Table};
 use crate::timer::{Filter, NewTimer, Scheduled, State, Timer, When};
 
@@ -212,7 +213,7 @@ impl Table for Within<'_> {
         timers: &[NewTimer],
         existing: Existing,
     ) -> Result<Vec<Option<Scheduled>>> {
-        let timers = &*rules::checked(timers, || Ok(time(self.now())))?;
+        let timers = &*checked(timers, || Ok(time(self.now())))?;
         if self.client.is_autocommit() {
             // A connection of the user's without a transaction. All are put in, or none.
             let own = self.client.unchecked_transaction().map_err(failed)?;

@@ -792,7 +792,7 @@ pub struct WorkerStats {
     pub lost: u64,
     /// Claimed and given back, at the stop, or because the database could not be reached before the handler was called.
     pub released: u64,
-    /// Runs of series that were left out because they were late, as their [cron rules](crate::cron#runs-that-were-missed) say.
+    /// Runs of series that were left out because they were late, as their cron rules say (feature `cron`, `Missed::Skip`).
     pub skipped: u64,
     /// Claimed now, and not yet written down.
     pub running: u64,

@@ -112,16 +112,16 @@ impl Shared {
     }
 
     /// What becomes of a claimed timer whose handler is not called, because the lease of its last attempt has ended (ATTEMPT-5), or
-    /// because the rule of its series leaves out a run that is so late. `None`: the handler is called. One that may have been
-    /// called before is not left out.
+    /// because the rule of its series leaves out a run that is so late (ATTEMPT-6). `None`: the handler is called. A run whose
+    /// handler may have been called before is not left out.
     pub(super) fn instead(&self, kind: usize, timer: &Timer, was_running: bool) -> Option<Then> {
         if was_running {
             let is_over = timer.attempts >= self.max_attempts(kind, timer);
             return is_over.then(|| self.after_last_lease(timer));
         }
-        let now = self.clock().time(self.scheduler.now());
-        let is_skipped =
-            timer.attempts == 0 && rules::is_skipped(timer.repetition.as_ref(), timer.due, now);
+        let is_first = timer.attempts == 0;
+        let now = || self.clock().time(self.scheduler.now());
+        let is_skipped = is_first && rules::is_skipped(timer.repetition.as_ref(), timer.due, now);
         is_skipped.then(|| self.after_success(timer).ok()).flatten()
     }
 

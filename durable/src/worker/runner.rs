@@ -513,7 +513,7 @@ impl Finisher<'_> {
                 && matches!(outcome.then, Then::Done | Then::Next(_));
             if written.contains(&fence) || was_sent || is_complete {
                 match outcome.then {
-                    // Its handler was not called (`instead`).
+                    // It was left out (ATTEMPT-6).
                     Then::Done | Then::Next(_) if outcome.attempts == 0 => {
                         count(&shared.counters.skipped, 1);
                         held.iter().for_each(|held| sight::skipped(&held.timer));

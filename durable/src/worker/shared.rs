@@ -34,6 +34,8 @@
 //!   too.
 //! - ATTEMPT-5 A timer whose attempts are used up when its lease ends is dead. The worker that has claimed it writes that, as
 //!   it writes any other death.
+//! - ATTEMPT-6 A run that the rule of its series leaves out, because it is late, has no attempt: what follows a success is written
+//!   with the number 0.
 //!
 //! # Kinds
 //!
