@@ -231,6 +231,19 @@ fn on_postgresql_too() {
     let ran = shop.run(&["list", "--database", &empty]).ended(4);
     assert!(ran.err.contains("no tables"), "{}", ran.err);
 
+    match server.with_tls() {
+        Ok((port, root)) => {
+            let url = format!(
+                "postgres://postgres@localhost:{port}/postgres?schema=timers&sslmode=verify-full"
+            );
+            let trusted = format!("{url}&sslrootcert={}", root.display());
+            assert!(shop.run(&["list", "--database", &trusted]).ended(0).out.contains("4711"));
+            let ran = shop.run(&["list", "--database", &url]).ended(3);
+            assert!(ran.err.contains("certificate"), "{}", ran.err);
+        }
+        Err(reason) => eprintln!("TLS: skipped: {reason}"),
+    }
+
     server.end();
     shop.run(&["list"]).ended(3);
 }
