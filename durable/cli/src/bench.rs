@@ -72,18 +72,14 @@ pub(crate) fn bench(
 }
 
 fn measure(timers: &Timers, kind: &str, of: &arguments::Bench) -> Result<Figures, Problem> {
-    timers.now()?; // the first call connects, which is no part of a round trip
-    let before = Instant::now();
-    let now = timers.now()?;
-    let round_trip = before.elapsed();
-    let clock = Clock { ours: before + round_trip / 2, theirs: now };
+    let (clock, clock_error) = compare(timers)?;
     // The first batch tells how long all take to be written, so that none is due before that. It is written again.
     let begin = Instant::now();
     let first = of.timers.min(BATCH);
-    write(timers, kind, of, 0..first, now + Duration::from_secs(3600))?;
+    write(timers, kind, of, 0..first, clock.now() + Duration::from_secs(3600))?;
     let each = begin.elapsed() / first;
     let lead = each * of.timers * 2 + Duration::from_secs(1);
-    let base = timers.now()? + lead;
+    let base = clock.now() + lead;
     let begin = Instant::now();
     for from in (0..of.timers).step_by(BATCH as usize) {
         interrupted()?;
@@ -101,7 +97,22 @@ fn measure(timers: &Timers, kind: &str, of: &arguments::Bench) -> Result<Figures
         begins().max().zip(begins().min()).map_or(Duration::ZERO, |(last, first)| last - first);
     let mut late: Vec<_> = runs.iter().map(|(_, late)| *late).collect();
     late.sort_unstable();
-    Ok(Figures { writing, late, running, clock_error: round_trip / 2 })
+    Ok(Figures { writing, late, running, clock_error })
+}
+
+/// Compares the clocks. Returns by how much they may differ after that, too.
+fn compare(timers: &Timers) -> Result<(Clock, Duration), Problem> {
+    // The first call connects, which is no part of a round trip.
+    let first = timers.now()?;
+    loop {
+        let before = Instant::now();
+        let theirs = timers.now()?;
+        let round_trip = before.elapsed();
+        // The clock of SQLite's timers goes in milliseconds, so it is right when it has just gone on.
+        if theirs != first {
+            return Ok((Clock { ours: before + round_trip / 2, theirs }, round_trip));
+        }
+    }
 }
 
 /// The same moment by two clocks.
