@@ -13,6 +13,7 @@ use rustix::termios::{LocalModes, Termios, Winsize, tcgetattr, tcsetwinsize};
 
 use super::hostile::{self, dangers};
 use super::program::Shop;
+use super::server::Server;
 
 /// A terminal, of which the test is the screen and the keyboard.
 struct Terminal {
@@ -64,13 +65,18 @@ impl Terminal {
     /// Waits until the terminal has shown a text.
     #[track_caller]
     fn wait_for(&self, text: &str) -> String {
+        self.wait_until(text, |seen| seen.contains(text))
+    }
+
+    #[track_caller]
+    fn wait_until(&self, what: &str, is_seen: impl Fn(&str) -> bool) -> String {
         let begin = Instant::now();
         loop {
             let seen = self.seen();
-            if seen.contains(text) {
+            if is_seen(&seen) {
                 return seen;
             }
-            assert!(begin.elapsed().as_secs() < 30, "no {text:?} in {seen:?}");
+            assert!(begin.elapsed().as_secs() < 30, "no {what:?} in {seen:?}");
             thread::sleep(Duration::from_millis(10)); // another process prints it
         }
     }
@@ -108,6 +114,28 @@ fn q_leaves_the_terminal_as_it_was() {
 fn signals_leave_the_terminal_as_it_was() {
     top_is_left(|_, child| signal(child, Signal::INT));
     top_is_left(|_, child| signal(child, Signal::TERM));
+}
+
+#[test]
+fn top_outlasts_a_server_that_is_gone() {
+    let server = match Server::private() {
+        Ok(server) => server,
+        Err(reason) => return eprintln!("skipped: {reason}"),
+    };
+    let (shop, terminal) = (Shop::at(server.url().to_owned()), Terminal::new(120, 30));
+    shop.run(&["schedule", "mail", "4711", "--after", "30m"]).ended(0);
+    let mut child = terminal.run(&shop, &["top", "--every", "100ms"]);
+    terminal.wait_for("4711");
+    server.restart();
+    let before = terminal.seen().len();
+    terminal.wait_until("new picture", |seen| seen[before..].matches("4711").count() > 3);
+    server.end();
+    let problem = "the database cannot be reached";
+    let is_told =
+        |seen: &str| seen.split_once(problem).is_some_and(|(_, rest)| rest.contains("4711"));
+    terminal.wait_until("problem above what was seen last", is_told);
+    terminal.press(b"q");
+    assert_eq!(child.wait().expect("it ends").code(), Some(0));
 }
 
 #[test]
