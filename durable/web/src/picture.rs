@@ -119,8 +119,8 @@ impl LastHour {
 }
 
 // The area of a picture within its view box of 480 by 200.
-const LEFT: f64 = 48.0;
-const WIDTH: f64 = 424.0;
+const LEFT: f64 = 54.0;
+const WIDTH: f64 = 418.0;
 const TOP: f64 = 10.0;
 const HEIGHT: f64 = 160.0;
 const BOTTOM: f64 = TOP + HEIGHT;
@@ -211,7 +211,7 @@ pub(crate) fn row_of_bars(out: &mut Html, hour: &LastHour) {
         html!(out; r#"<path class="done" d="M"# [x] " 24h1.5V" [format!("{y:.1}")] r#"h-1.5z"/>"#);
         html!(out; r#"<path class="dead" d="M"# [x] " " [format!("{y:.1}")] "h1.5V" [format!("{top:.1}")] r#"h-1.5z"/>"#);
     }
-    html!(out; "</svg>");
+    html!(out; r#"<path class="grid" d="M0 23.5H120"/></svg>"#);
 }
 
 const POWERS: [&str; 15] = [

@@ -434,3 +434,80 @@ fn base64(bytes: &[u8]) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::Empty;
+    use tickwheel_durable::NewTimer;
+    use tokio::runtime::Runtime;
+
+    use super::*;
+
+    const TOKEN: &str = "a token of 30 characters, or so";
+
+    /// Each view and each action that there is, because a new one comes into these lists (ACCESS-1).
+    #[test]
+    fn no_view_and_no_action_is_reached_without_a_login() {
+        let timers = Timers::open("sqlite::memory:").expect("it opens");
+        let hour = Duration::from_secs(3600);
+        timers
+            .schedule(&NewTimer::new("a kind", "a key", hour).payload("needle"))
+            .expect("it is put in");
+        let by_token = Page::with_token(&timers, TOKEN).expect("long enough").build();
+        let by_hook = Page::with_hook(&timers, TOKEN, |_| None).expect("long enough").build();
+        let runtime = Runtime::new().expect("a runtime");
+        let of = "kind=a+kind&key=a+key";
+        let views =
+            View::ALL.map(|view| (Method::GET, format!("/?view={}&{of}&do=cancel", view.name())));
+        let actions =
+            Action::ALL.map(|action| (Method::POST, format!("/?do={}&{of}", action.name())));
+        let all: Vec<_> = views.into_iter().chain(actions).collect();
+        for page in [&by_token, &by_hook] {
+            for (method, link) in &all {
+                for (name, value) in [
+                    ("host", "h"),
+                    ("authorization", "Bearer of a wrong token"),
+                    ("cookie", "tickwheel_00000000=1.2"),
+                ] {
+                    // It comes from the page's own origin, so that this is not what it is refused for.
+                    let request = Request::builder().method(method).uri(link).header(name, value);
+                    let request = request.header("sec-fetch-site", "same-origin");
+                    let request = request.body(Empty::<Bytes>::new()).expect("a request");
+                    let (head, body) = runtime.block_on(page.answer(request)).into_parts();
+                    let body = runtime.block_on(body.collect()).expect("a body").to_bytes();
+                    let body = String::from_utf8(body.to_vec()).expect("a text");
+                    let is_locked =
+                        [StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN].contains(&head.status);
+                    assert!(is_locked && !head.headers.contains_key(SET_COOKIE), "{method} {link}");
+                    assert!(
+                        !body.contains("needle") && !body.contains("<table"),
+                        "{method} {link}"
+                    );
+                }
+            }
+        }
+        assert!(timers.get("a kind", "a key").expect("an answer").is_some());
+        // With the token each of the views is there.
+        for (method, link) in all.iter().filter(|(method, _)| method == Method::GET) {
+            let request = Request::builder()
+                .method(method)
+                .uri(link)
+                .header("authorization", format!("Bearer {TOKEN}"));
+            let request = request.body(Empty::<Bytes>::new()).expect("a request");
+            assert_eq!(
+                runtime.block_on(by_token.answer(request)).status(),
+                StatusCode::OK,
+                "{link}"
+            );
+        }
+    }
+
+    #[test]
+    fn base64_is_that_of_the_rfc() {
+        for (bytes, text) in
+            [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foobar", "Zm9vYmFy")]
+        {
+            assert_eq!(base64(bytes.as_bytes()), text);
+        }
+    }
+}

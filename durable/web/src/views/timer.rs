@@ -154,7 +154,8 @@ fn dump(bytes: &[u8]) -> String {
     for (index, line) in bytes.chunks(16).enumerate() {
         _ = write!(text, "{:06x} ", 16 * index);
         line.iter().for_each(|byte| _ = write!(text, " {byte:02x}"));
-        let printable = |byte: &u8| if byte.is_ascii_graphic() { char::from(*byte) } else { '.' };
+        let printable =
+            |byte: &u8| if (b' '..=b'~').contains(byte) { char::from(*byte) } else { '.' };
         _ = writeln!(
             text,
             "{:pad$}  {}",
