@@ -154,7 +154,7 @@ impl Page {
         let visit = Visit { shared: &self.shared, request: &request, query: &query, login };
         let reply = match (request.method.clone(), &visit.login) {
             (Method::GET | Method::HEAD, Some(_)) => visit.show().await,
-            (Method::GET | Method::HEAD, None) => visit.locked(None),
+            (Method::GET | Method::HEAD, None) => visit.locked(None, visit.query),
             (Method::POST, _) => match Limited::new(body, LONGEST_FORM).collect().await {
                 Ok(form) => visit.act(&Query::parse(&form.to_bytes()), now).await,
                 Err(_) => visit.problem(
@@ -324,12 +324,12 @@ impl Visit<'_> {
     }
 
     /// Asks who it is, and shows nothing else.
-    fn locked(&self, wrong: Option<&str>) -> Reply {
+    fn locked(&self, wrong: Option<&str>, back: &Query) -> Reply {
         let frame = self.frame();
         if !self.shared.guard.has_login() {
             return Reply::of(StatusCode::FORBIDDEN, frame.problem("You may not see this page."));
         }
-        let mut reply = Reply::of(StatusCode::UNAUTHORIZED, frame.login(wrong));
+        let mut reply = Reply::of(StatusCode::UNAUTHORIZED, frame.login(wrong, back));
         reply.header = Some((WWW_AUTHENTICATE, "Bearer".to_owned()));
         reply
     }
@@ -339,11 +339,11 @@ impl Visit<'_> {
         let Some(action) = self.query.get("do").and_then(Action::of) else {
             return match self.login {
                 Some(_) => self.problem(StatusCode::NOT_FOUND, "There is no such action."),
-                None => self.locked(None),
+                None => self.locked(None, self.query),
             };
         };
         if self.login.is_none() && action != Action::Login {
-            return self.locked(None);
+            return self.locked(None, self.query);
         }
         if let Some(objection) =
             guard.objection(self.request, self.login.as_ref(), form.get("form"))
@@ -355,9 +355,9 @@ impl Visit<'_> {
         let back =
             Query::parse(back.trim_start_matches('?').as_bytes()).without(&["said", "count"]);
         match action {
-            Action::Login if !guard.has_login() => self.locked(None),
+            Action::Login if !guard.has_login() => self.locked(None, &back),
             Action::Login if !guard.is_token(form.get("token").unwrap_or_default().trim()) => {
-                self.locked(Some("This is not the token."))
+                self.locked(Some("This is not the token."), &back)
             }
             Action::Login => {
                 Reply { cookie: Some(guard.login(self.request, now)), ..Reply::to(&back) }
@@ -370,7 +370,13 @@ impl Visit<'_> {
                 self.problem(StatusCode::FORBIDDEN, "You may look here, and change nothing.")
             }
             _ => match action.run(self.shared.sight.timers(), self.query, form).await {
-                Ok(said) => Reply::to(&back.with("said", said.name).with_some("count", said.count)),
+                Ok(said) => {
+                    // The page of a timer that was cancelled has nothing to show any more.
+                    let is_gone = action == Action::Cancel && back.get("view") == Some(View::Timer.name());
+                    let kind = self.query.get("kind").filter(|_| is_gone);
+                    let to = kind.map_or(back, |kind| Query::new(View::Overview.name()).with("kind", kind));
+                    Reply::to(&to.with("said", said.name).with_some("count", said.count))
+                }
                 Err(error) => self.failed(&error),
             },
         }

@@ -145,7 +145,9 @@ fn timers_come_and_one_is_requeued(browser: &Browser) {
 
     browser.click(".visitor button");
     until("it is logged out", || browser.count("#token") == 1);
-    assert_eq!(browser.complaints().iter().filter(|text| !text.contains("401")).count(), 0);
+    let mut complaints = browser.complaints();
+    complaints.retain(|text| !text.contains("401")); // it asked for the token
+    assert!(complaints.is_empty(), "{complaints:?}");
     assert!(service.interrupt(), "it ends well");
 }
 
@@ -171,7 +173,7 @@ fn hostile_timers_do_nothing(browser: &Browser) {
     assert!(links.iter().all(|link| link.starts_with(&service.page())), "{links:?}");
     let own = links.into_iter().filter(|link| link.contains('?') && !link.contains("do=logout"));
     pages.extend(own.map(|link| link.trim_start_matches(&service.page()).to_owned()));
-    assert!(pages.len() > 5 * HOSTILE.len());
+    assert!(pages.len() > 4 * HOSTILE.len());
     let mut seen = 0;
     for page in pages {
         browser.open(&format!("{}{page}", service.page()));

@@ -358,6 +358,10 @@ fn only_the_token_opens_the_page() {
     assert!(is_locked(&client.get(&format!("?token={in_address}"))));
     assert!(is_locked(&client.post(&format!("?do=login&token={in_address}"), &[])));
 
+    // A wrong one forgets nothing of where somebody wanted to go.
+    let wrong = client.post("?do=login", &[("token", "wrong"), ("back", "?view=upcoming")]);
+    assert!(links(&wrong.body).contains(&"?view=upcoming".to_owned()));
+
     // The login is by the form alone, and its cookie is not for scripts, nor for other sites.
     let login = client.post("?do=login", &[("token", TOKEN), ("back", "?view=upcoming")]);
     assert_eq!(login.status, StatusCode::SEE_OTHER);

@@ -58,17 +58,17 @@ impl Frame<'_> {
         self.foot(out, Duration::ZERO)
     }
 
-    /// Writes the page that asks for the token.
-    pub(crate) fn login(&self, wrong: Option<&str>) -> Html {
+    /// Writes the page that asks for the token, and leads to where somebody wanted to go.
+    pub(crate) fn login(&self, wrong: Option<&str>, back: &Query) -> Html {
         let mut out = self.head("Log in");
-        let back = self.query.clone().without(&["do"]).link();
+        let back = back.clone().without(&["do"]).link();
         html!(out; r#"<main><form class="card narrow" method="post" action=""# [Query::default().with("do", Action::Login.name()).link()]
             r#""><h2>Log in</h2>"#);
         if let Some(wrong) = wrong {
             html!(out; r#"<p class="error" role="alert">"# {wrong} "</p>");
         }
         html!(out; r#"<p><label for="token">The token of this page</label></p><p class="do"><input type="hidden" name="back" value=""# [back]
-            r#""><input id="token" name="token" type="password" autocomplete="current-password" required autofocus>"#
+            r#""><input hidden autocomplete="username" value=""# [self.settings.title] r#""><input id="token" name="token" type="password" autocomplete="current-password" required autofocus>"#
             r#"<button class="strong">Log in</button></p><p class="none">Came here by a link, and logged in before? <a href=""# [back]
             r#"">Go on</a></p></form></main>"#);
         self.foot(out, Duration::ZERO)
