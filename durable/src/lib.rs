@@ -338,6 +338,7 @@
 //! GRANT SELECT ON timers.tickwheel_schema, timers.tickwheel_awake TO works, schedules;
 //! GRANT INSERT, UPDATE ON timers.tickwheel_awake TO works;
 //! GRANT SELECT, INSERT, UPDATE, DELETE ON timers.tickwheel_workers, timers.tickwheel_limits, timers.tickwheel_holds TO works;
+//! GRANT SELECT, INSERT, UPDATE, DELETE ON timers.tickwheel_history TO works;
 //! GRANT USAGE ON SEQUENCE timers.tickwheel_fence TO works;
 //! ```
 //!

@@ -87,9 +87,9 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// The part of a completion that writes the row: what the worker knows are numbers, and the texts are those of the timer. It took until
-/// now.
-pub(super) fn of_completion(record: &Attempt) -> String {
+/// The part of a completion that writes the row. What the worker knows are numbers, and the texts are those of the timer as the statement
+/// finds it, which the other part changes. It took until now.
+pub(super) fn of_completion(record: &Attempt, of_run: &str) -> String {
     let Attempt { started, late, due, attempt, .. } = record;
     let (started, due, late) = (micros(*started), micros(*due), delay_micros(*late));
     format!(
@@ -98,7 +98,8 @@ pub(super) fn of_completion(record: &Attempt) -> String {
             SELECT old.kind, old.key, timestamptz 'epoch' + interval '{due} microseconds', began.at, {late},
                 greatest(extract(epoch FROM tickwheel_now() - began.at) * 1000000, 0)::bigint, {attempt}, old.fence, 'done',
                 coalesce(old.owner, ''), old.trace
-            FROM old, (SELECT timestamptz 'epoch' + interval '{started} microseconds') AS began (at)
+            FROM mine JOIN (SELECT * FROM tickwheel_timers WHERE {of_run}) AS old ON old.id = mine.id,
+                (SELECT timestamptz 'epoch' + interval '{started} microseconds') AS began (at)
             ON CONFLICT DO NOTHING)"
     )
 }
@@ -186,11 +187,15 @@ impl<C: Sql> Within<'_, C> {
                     count(*) FILTER (WHERE h.outcome = 'dead') AS dead, count(*) FILTER (WHERE h.outcome = 'snoozed') AS snoozed,
                     avg(h.late_us)::bigint AS late, max(h.late_us) AS max_late
                 FROM tickwheel_history h
-                WHERE h.kind = kinds.kind AND h.started > (SELECT tickwheel_now()) - $2::float8 * interval '1 millisecond'
+                WHERE h.kind = kinds.kind AND h.started > $2::timestamptz
                 GROUP BY 1) p
             ORDER BY kinds.kind COLLATE \"C\", p.step"
         );
-        let values: &[&dyn Value] = &[&None::<String>, &for_interval(span), &delay_micros(step)];
+        // The begin is a value, so that the plan is for as many rows as there are behind it.
+        let now = only_row(self.query("SELECT tickwheel_now()", &[])?)?;
+        let now: SystemTime = now.try_get(0).map_err(failed)?;
+        let begin = in_range(now.checked_sub(span).unwrap_or(UNIX_EPOCH));
+        let values: &[&dyn Value] = &[&None::<String>, &begin, &delay_micros(step)];
         let paces = self.unnamed().query(SQL, values)?;
         let paces = paces.iter().map(|row| {
             let number = |column: usize| {

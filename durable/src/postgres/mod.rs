@@ -491,19 +491,20 @@ impl Store for Postgres {
 
     fn completion(&self, finish: &Finish) -> Option<String> {
         let change = match &finish.then {
-            Then::Done => "DELETE FROM tickwheel_timers t USING old".to_owned(),
+            Then::Done => "DELETE FROM tickwheel_timers".to_owned(),
             Then::Next(due) => format!(
-                "UPDATE tickwheel_timers t SET state = 'waiting', attempts = 0, held_until = NULL, owner = NULL, error = NULL,
-                due = timestamptz 'epoch' + interval '{} microseconds' FROM old",
+                "UPDATE tickwheel_timers SET state = 'waiting', attempts = 0, held_until = NULL, owner = NULL, error = NULL,
+                due = timestamptz 'epoch' + interval '{} microseconds'",
                 micros(*due)
             ),
             _ => return None,
         };
         let RunId { id, fence } = finish.run;
-        let past = finish.record.as_deref().map(history::of_completion).unwrap_or_default();
+        let of_run = format!("id = {id} AND fence = {fence} AND state = 'running'");
+        let past = finish.record.as_deref().map(|record| history::of_completion(record, &of_run));
+        let past = past.unwrap_or_default();
         let statement = format!(
-            "WITH old AS (SELECT * FROM tickwheel_timers WHERE id = {id} AND fence = {fence} AND state = 'running' FOR UPDATE),
-            mine AS ({change} WHERE t.id = old.id RETURNING t.id){past}
+            "WITH mine AS ({change} WHERE {of_run} RETURNING id){past}
             SELECT CASE WHEN count(*) = 1 THEN 1 ELSE tickwheel_refuse_completion() END FROM mine"
         );
         Some(placed(&statement, self.schema.as_deref()).into_owned())

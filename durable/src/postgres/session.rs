@@ -45,6 +45,8 @@ pub(super) struct Session<L> {
     is_read_committed: bool,
     waits_briefly: bool,
     used: Instant,
+    /// It is set for claims.
+    has_claimed: bool,
     /// The schema of the tables, quoted, if it was named.
     schema: Option<Arc<str>>,
 }
@@ -64,8 +66,8 @@ impl<L: Link> Session<L> {
             (is_read_committed, waits_briefly) = (row.get(0), row.get(1));
         }
         let prepared = (!is_pooled).then(HashMap::new);
-        let used = Instant::now();
-        Ok(Session { link, prepared, is_read_committed, waits_briefly, used, schema })
+        let (used, has_claimed) = (Instant::now(), false);
+        Ok(Session { link, prepared, is_read_committed, waits_briefly, used, has_claimed, schema })
     }
 
     /// For statements that wait for no lock.
@@ -294,6 +296,11 @@ impl<L: Link> Connection for Session<L> {
         );
         if let Some(limits) = claim.limits {
             return self.claim_within(claim, limits);
+        }
+        if self.prepared.is_some() && !self.has_claimed {
+            // When the server has not counted the rows yet, it would sort all that is due, for each claim.
+            self.link.client().batch("SET enable_bitmapscan = off").map_err(failed)?;
+            self.has_claimed = true;
         }
         let (floor_wake, floor_id) = claim.floor.unzip();
         let rows = self.table().query(

@@ -450,8 +450,11 @@ impl Within<'_> {
         let excepted: HashSet<&str> = claim.except.iter().map(String::as_str).collect();
         let width = if limits.serial_by.is_some() { WINDOW } else { room };
         let (wake, id) = claim.floor.map_or((i64::MIN, 0), |(wake, id)| (millis(wake), id));
+        // With `(wake, id) > (?3, ?4)` SQLite would walk from the first that wakes with the floor, and all may wake together.
         let sql = "SELECT id, wake, key, state, length(payload) FROM tickwheel_timers
-            WHERE kind = ?1 AND wake <= ?2 AND (wake, id) > (?3, ?4) ORDER BY wake, id LIMIT ?5";
+            WHERE kind = ?1 AND wake = ?3 AND wake <= ?2 AND id > ?4
+            UNION ALL SELECT id, wake, key, state, length(payload) FROM tickwheel_timers
+            WHERE kind = ?1 AND wake > ?3 AND wake <= ?2 ORDER BY wake, id LIMIT ?5";
         let mut due = self.client.prepare_cached(sql).map_err(failed)?;
         let mut due =
             due.query(params![claim.kind, self.now(), wake, id, width]).map_err(failed)?;

@@ -108,7 +108,7 @@ pub(super) fn start(shared: &Arc<Shared>, connection: Option<Box<dyn Connection>
             shares: Shares::new(shared.kinds.iter().map(|kind| kind.weight)),
             groups: (0..shared.kinds.len())
                 .filter(|kind| shared.kinds[*kind].limits.serial_by.is_some())
-                .map(|kind| (kind, Groups::default()))
+                .map(|kind| (kind, Groups::new(shared.scheduler.now())))
                 .collect(),
             held_back: HashSet::new(),
             refused: HashSet::new(),
@@ -214,9 +214,15 @@ impl Dispatcher<'_> {
             Cause::Look => self.must_look = true,
             Cause::News => self.look_anew(),
             Cause::Floor(kind) => {
-                self.floors[kind] = None;
                 let now = self.shared.scheduler.now();
-                self.groups.get_mut(&kind).into_iter().for_each(|groups| groups.begin_anew(now));
+                if let Some(groups) = self.groups.get_mut(&kind) {
+                    let left = groups.next_pass(FLOOR, now).filter(|left| !left.is_zero());
+                    if let Some(left) = left {
+                        return self.shared.wake_after(cause, left);
+                    }
+                    groups.begin_anew(now);
+                }
+                self.floors[kind] = None;
                 self.must_check(kind, SystemTime::UNIX_EPOCH);
                 self.is_hungry(kind);
             }
@@ -621,7 +627,7 @@ impl Dispatcher<'_> {
             self.shares.has_claimed(kind, shared.scheduler.now());
         }
         if let Some(start) = start {
-            self.learn_of_groups(kind, start, &claimed);
+            self.learn_of_groups(kind, start, &claimed, sent);
         } else if let Some(last) = claimed.timers.last() {
             if self.floors[kind].is_none() {
                 let taken = shared.scheduler.now().saturating_duration_since(sent);
@@ -641,14 +647,16 @@ impl Dispatcher<'_> {
         Ok(is_hungry)
     }
 
-    fn learn_of_groups(&mut self, kind: usize, start: Start, claimed: &Claimed) {
+    fn learn_of_groups(&mut self, kind: usize, start: Start, claimed: &Claimed, sent: Instant) {
         let shared = self.shared;
         let Some(groups) = self.groups.get_mut(&kind) else { return };
         if claimed.held_back.is_some() && claimed.timers.is_empty() {
             return groups.put_back(start); // it has looked at nothing
         }
-        groups.learn(start, claimed, shared.kinds[kind].limits, shared.scheduler.now());
-        if let Some(pause) = groups.next_pass(FLOOR) {
+        let now = shared.scheduler.now();
+        let took = now.saturating_duration_since(sent);
+        groups.learn(start, claimed, shared.kinds[kind].limits, took);
+        if let Some(pause) = groups.next_pass(FLOOR, now) {
             shared.wake_after(Cause::Floor(kind), pause);
             shared.wake_after(Cause::HeldBack(kind), HELD_BACK);
         } else if !claimed.timers.is_empty() {

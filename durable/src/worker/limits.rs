@@ -16,8 +16,9 @@
 //! - GROUP-2 A claim that begins at a place takes nothing of groups that were passed over before that place.
 //! - GROUP-3 When a run of a group ends, its worker claims from where the group was passed over. For groups that other workers hold,
 //!   some of these places are claimed from each [`HELD_BACK`], and all of them when a pass begins again.
-//! - GROUP-4 After [`FLOOR`](super::dispatcher), or ten times as long as a pass over all that is due has taken, and while something was
-//!   passed over, the next pass begins. It finds what was locked, or was committed late.
+//! - GROUP-4 After [`FLOOR`](super::dispatcher), or ten times as long as the claims of this pass have taken so far, and while something
+//!   was passed over, the next pass begins. It finds what was locked, or was committed late. So a pass that does nothing but look comes
+//!   to its end, however long that takes.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::{Duration, Instant, SystemTime};
@@ -71,7 +72,6 @@ pub(super) fn at_a_time(share: Option<(u32, u32)>) -> u32 {
 }
 
 /// What is known of the groups of a kind.
-#[derive(Default)]
 pub(super) struct Groups {
     /// `None`: nothing was seen yet (GROUP-1).
     frontier: Option<Floor>,
@@ -81,9 +81,9 @@ pub(super) struct Groups {
     /// Of each group that was passed over, a place before its first timer.
     passed: BTreeMap<String, Floor>,
     was_advance: bool,
-    /// When the pass began, and how long the last one took.
-    began: Option<Instant>,
-    took: Duration,
+    /// When the pass began, and how long its claims took.
+    began: Instant,
+    looked: Duration,
 }
 
 /// Where a claim begins.
@@ -94,6 +94,18 @@ pub(super) struct Start {
 }
 
 impl Groups {
+    pub(super) fn new(now: Instant) -> Groups {
+        Groups {
+            frontier: None,
+            must_advance: false,
+            places: BTreeSet::new(),
+            passed: BTreeMap::new(),
+            was_advance: false,
+            began: now,
+            looked: Duration::ZERO,
+        }
+    }
+
     /// A timer wakes between these times.
     pub(super) fn wakes(&mut self, first: SystemTime, last: SystemTime) {
         match self.frontier {
@@ -107,7 +119,8 @@ impl Groups {
 
     /// Begins a pass over all that is due (GROUP-4).
     pub(super) fn begin_anew(&mut self, now: Instant) {
-        (self.frontier, self.must_advance, self.began) = (None, true, Some(now));
+        (self.frontier, self.must_advance) = (None, true);
+        (self.began, self.looked) = (now, Duration::ZERO);
         self.places.clear();
         self.passed.clear(); // all of it is behind the frontier now (GROUP-1)
     }
@@ -127,8 +140,10 @@ impl Groups {
     }
 
     /// Returns in which time the next pass begins (GROUP-4). `None`: nothing was passed over.
-    pub(super) fn next_pass(&self, floor: Duration) -> Option<Duration> {
-        (!self.passed.is_empty()).then(|| floor.max(self.took * 10))
+    pub(super) fn next_pass(&self, floor: Duration, now: Instant) -> Option<Duration> {
+        let left =
+            floor.max(self.looked * 10).saturating_sub(now.saturating_duration_since(self.began));
+        (!self.passed.is_empty()).then_some(left)
     }
 
     /// Returns where the first claim of all that is to be claimed begins.
@@ -164,8 +179,15 @@ impl Groups {
         before.map(|(group, _)| group.clone()).collect()
     }
 
-    /// Takes in what a claim has seen.
-    pub(super) fn learn(&mut self, start: Start, claimed: &Claimed, limits: Limits, now: Instant) {
+    /// Takes in what a claim has seen, and how long it took.
+    pub(super) fn learn(
+        &mut self,
+        start: Start,
+        claimed: &Claimed,
+        limits: Limits,
+        took: Duration,
+    ) {
+        self.looked += took;
         // Without a timer in sight, nothing is due behind the start.
         let reached = claimed.reached.or(start.floor);
         let behind = reached.filter(|_| claimed.more);
@@ -206,9 +228,6 @@ impl Groups {
             if start.floor.is_none_or(|floor| *place >= floor) {
                 *place = *before;
             }
-        }
-        if let Some(began) = self.began.take_if(|_| !self.must_advance) {
-            self.took = now.saturating_duration_since(began);
         }
     }
 }
@@ -261,11 +280,16 @@ mod tests {
     #[test]
     fn what_is_passed_over_is_found_when_its_group_is_free() {
         let now = Instant::now();
-        let mut groups = Groups::default();
+        let mut groups = Groups::new(now);
         groups.wakes(at(9), at(10));
         let start = groups.start();
         assert!(start.floor.is_none());
-        groups.learn(start, &claimed(&["a/1", "x/1"], (100, true), &[("a", 20)]), limits(), now);
+        groups.learn(
+            start,
+            &claimed(&["a/1", "x/1"], (100, true), &[("a", 20)]),
+            limits(),
+            Duration::ZERO,
+        );
         assert!(
             !groups.passed.contains_key("x"),
             "the next one may be behind what was in sight, where the next claim begins"
@@ -274,13 +298,13 @@ mod tests {
         assert!(groups.is_hungry());
         let start = groups.start();
         assert_eq!((start.floor, groups.before(start)), (Some((at(100), 0)), vec!["a".to_owned()]));
-        groups.learn(start, &claimed(&["b/1"], (200, false), &[]), limits(), now);
+        groups.learn(start, &claimed(&["b/1"], (200, false), &[]), limits(), Duration::ZERO);
         assert!(!groups.is_hungry());
         assert!(!groups.has_ended("b") && groups.has_ended("a"));
         let start = groups.start();
         assert_eq!((start.floor, groups.before(start)), (Some((at(20), 0)), Vec::new()));
         // No other of the group is in sight, so it is behind what was.
-        groups.learn(start, &claimed(&["a/2"], (90, true), &[]), limits(), now);
+        groups.learn(start, &claimed(&["a/2"], (90, true), &[]), limits(), Duration::ZERO);
         assert_eq!(groups.passed["a"], (at(90), 0));
         // What wakes later is at the frontier, and what wakes before it is a place.
         groups.wakes(at(299), at(300));
@@ -293,7 +317,7 @@ mod tests {
     #[test]
     fn a_backlog_of_many_groups_is_not_remembered() {
         let now = Instant::now();
-        let mut groups = Groups::default();
+        let mut groups = Groups::new(now);
         groups.wakes(at(9), at(10));
         let mut sent = 0;
         for claim in 1..=100_u64 {
@@ -302,7 +326,12 @@ mod tests {
             let taken: Vec<String> = (0..500).map(|n| format!("{claim} {n}")).collect();
             let taken: Vec<&str> = taken.iter().map(String::as_str).collect();
             let passed: &[_] = if claim == 1 { &[("a", 20)] } else { &[] };
-            groups.learn(start, &claimed(&taken, (claim * 100, true), passed), limits(), now);
+            groups.learn(
+                start,
+                &claimed(&taken, (claim * 100, true), passed),
+                limits(),
+                Duration::ZERO,
+            );
             taken.iter().for_each(|group| assert!(!groups.has_ended(group)));
             assert!(groups.is_hungry(), "the backlog goes on");
         }
@@ -315,22 +344,34 @@ mod tests {
     #[test]
     fn what_others_hold_is_looked_at_again_and_so_is_all() {
         let now = Instant::now();
-        let mut groups = Groups::default();
+        let mut groups = Groups::new(now);
         groups.begin_anew(now);
         let start = groups.start();
         let passed = [("a", 10), ("b", 20), ("c", 30)];
-        groups.learn(
-            start,
-            &claimed(&[], (100, false), &passed),
-            limits(),
-            now + Duration::from_secs(2),
-        );
-        assert_eq!(groups.next_pass(Duration::from_secs(1)), Some(Duration::from_secs(20)));
+        groups.learn(start, &claimed(&[], (100, false), &passed), limits(), Duration::from_secs(2));
+        let next = |groups: &Groups, at| {
+            groups.next_pass(Duration::from_secs(1), now + Duration::from_secs(at))
+        };
+        assert_eq!(next(&groups, 0), Some(Duration::from_secs(20)));
+        assert_eq!(next(&groups, 21), Some(Duration::ZERO));
+        // What is still looking for the first time is not broken off (GROUP-4).
+        let mut slow = Groups::new(now);
+        for claim in 1..=30_u64 {
+            let start = slow.start();
+            slow.learn(
+                start,
+                &claimed(&[], (claim * 100, true), &passed),
+                limits(),
+                Duration::from_millis(300),
+            );
+            let left = next(&slow, claim / 3);
+            assert!(left > Some(Duration::ZERO), "after claim {claim}, {left:?}");
+        }
         groups.try_foreign(&HashSet::from(["a".to_owned()]));
         assert_eq!(groups.start().floor, Some((at(20), 0)));
         // It is gone, and so is what was behind the place.
         let start = Start { floor: Some((at(20), 0)), is_advance: false };
-        groups.learn(start, &claimed(&[], (100, false), &[("c", 30)]), limits(), now);
+        groups.learn(start, &claimed(&[], (100, false), &[("c", 30)]), limits(), Duration::ZERO);
         assert!(groups.passed.contains_key("a") && !groups.passed.contains_key("b"));
         groups.begin_anew(now);
         assert_eq!(groups.start().floor, None);

@@ -477,6 +477,31 @@ impl WorkerBuilder {
         self
     }
 
+    /// Sets what makes the span of a run a part of the trace to which its timer belongs. It is called with the text of
+    /// [`Run::trace`] and the new span, before that is entered, for each run that has a trace.
+    ///
+    /// With OpenTelemetry, the text is a `traceparent`. This is the part of the worker, and [the page](crate#traces) has the part of the
+    /// one who schedules:
+    ///
+    /// ```ignore
+    /// use opentelemetry::propagation::TextMapPropagator;
+    /// use opentelemetry_sdk::propagation::TraceContextPropagator;
+    /// use tracing_opentelemetry::OpenTelemetrySpanExt;
+    ///
+    /// let worker = timers.worker().continue_trace(|trace, span| {
+    ///     let fields = HashMap::from([("traceparent".to_owned(), trace.to_owned())]);
+    ///     _ = span.set_parent(TraceContextPropagator::new().extract(&fields));
+    /// });
+    /// ```
+    #[cfg(feature = "tracing")]
+    pub fn continue_trace(
+        mut self,
+        hook: impl Fn(&str, &tracing::Span) + Send + Sync + 'static,
+    ) -> WorkerBuilder {
+        self.settings.continues = Some(Box::new(hook));
+        self
+    }
+
     /// Starts the worker. It waits for due times on the clock of this scheduler, and is as exact as it.
     ///
     /// # Errors

@@ -235,7 +235,7 @@ fn run(shared: &Arc<Shared>, job: &Job, limit: Duration) {
     let kind = &shared.kinds[job.kind];
     let max_attempts = shared.max_attempts(job.kind, &job.timer);
     let run = Run::new(&job.timer, &job.tenure, max_attempts, Arc::clone(shared) as _);
-    let ended = sight::span(&job.timer).enter(|| {
+    let ended = sight::span(&job.timer, shared.settings.continues.as_deref()).enter(|| {
         if kind.handler.is_transactional() {
             transact(shared, job, limit, run)
         } else {

@@ -114,6 +114,7 @@ pub(super) struct Settings {
     /// `None`: it is printed if errors are.
     pub(super) on_recovery: Option<Box<dyn Fn(Duration) + Send + Sync>>,
     pub(super) on_dead: Option<Box<OnDead>>,
+    pub(super) continues: Option<Box<sight::Continue>>,
 }
 
 impl Default for Settings {
@@ -134,6 +135,7 @@ impl Default for Settings {
             on_error: None,
             on_recovery: None,
             on_dead: None,
+            continues: None,
         }
     }
 }

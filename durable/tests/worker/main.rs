@@ -9,6 +9,7 @@ mod common;
 #[path = "../common/databases.rs"]
 mod databases;
 mod foreign;
+mod history;
 mod in_tokio_postgres;
 #[path = "../common/server.rs"]
 mod server;
@@ -28,6 +29,10 @@ use async_handlers::{
 use calls::{futures_do_what_the_calls_do, what_a_future_schedules_comes_on_time};
 use common::{PATIENCE, until};
 use databases::{Database, client};
+use history::{
+    a_completion_writes_its_attempt, a_history_has_each_attempt, futures_see_the_history,
+    what_is_too_old_goes_while_the_worker_runs, whoever_schedules_has_its_trace_in_the_run,
+};
 use tenants::{
     a_claim_with_limits_is_a_claim, a_flood_leaves_the_others_on_time,
     a_group_that_floods_leaves_the_others_on_time, a_hold_does_not_end_before_its_lease,
@@ -1308,6 +1313,11 @@ fn a_worker_says_whether_it_runs_and_why_not(database: &Database<'_>) {
 
 on_both! {
     "worker":
+    a_history_has_each_attempt,
+    a_completion_writes_its_attempt,
+    what_is_too_old_goes_while_the_worker_runs,
+    whoever_schedules_has_its_trace_in_the_run,
+    futures_see_the_history,
     what_is_due_runs_once_and_is_gone,
     timers_of_other_processes_come_on_time,
     each_timer_of_a_batch_comes_on_time,

@@ -55,7 +55,7 @@ pub(crate) trait Content: Sized + Send + 'static {
 
     fn run_once(self);
 
-    /// Runs a series. What can run once only is moved out for that, so here it runs nothing.
+    /// Makes the next run of a series. For all others nobody calls it: [`run_once`](Content::run_once) takes the value itself.
     fn run(&mut self) -> ControlFlow<()> {
         ControlFlow::Break(())
     }
