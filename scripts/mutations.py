@@ -47,6 +47,10 @@ def durable(*names):
     return TESTS + ["-p", "tickwheel-durable"] + [part for name in names for part in ("--test", name)]
 
 
+def durable_web(*parts):
+    return TESTS + ["-p", "tickwheel-durable-web", *parts]
+
+
 def durable_unit(name):
     return TESTS + ["-p", "tickwheel-durable", "--lib", name]
 
@@ -1131,6 +1135,20 @@ MUTATIONS = [
      "most - (SELECT count(*)::integer", "most - 0 * (SELECT count(*)::integer", durable("worker") + ["with_postgresql"]),
     ("durable: tenants, PostgreSQL takes from held groups", "durable/migrations/postgres/0006_limits.sql",
      "grp <> ALL (excepted) AND grp NOT IN (", "grp <> ALL (excepted) OR grp NOT IN (", durable("worker") + ["with_postgresql"]),
+    # The page for operators of durable timers
+    ("a text of a timer that is not escaped", "durable/web/src/html.rs",
+     """'<' => self.into.push_str("&lt;"),""", """'<' => self.into.push('<'),""",
+     durable_web("--test", "page", "--", "with_sqlite::hostile")),
+    ("a view without a login", "durable/web/src/service.rs",
+     "(Method::GET | Method::HEAD, None) => visit.locked(None, visit.query),",
+     "(Method::GET | Method::HEAD, None) => visit.show().await,", durable_web("--lib", "service::")),
+    ("a form without its code", "durable/web/src/access.rs",
+     "let is_ours = match (&login.form, code) {", "let is_ours = code.is_none() || match (&login.form, code) {",
+     durable_web("--test", "page", "--", "a_form_of_another_site")),
+    ("an answer that leads to another site", "durable/web/src/link.rs",
+     """        format!(
+            "?{}",""", """        format!(
+            "{}",""", durable_web("--lib", "link::")),
 ]
 
 

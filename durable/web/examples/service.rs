@@ -64,7 +64,7 @@ fn options() -> Result<Options, String> {
             "--read-only" => options.is_read_only = true,
             "--help" => return Err(USAGE.to_owned()),
             flag if flag.starts_with('-') => return Err(format!("unknown: {flag}\n{USAGE}")),
-            path => options.path = path.to_owned(),
+            path => path.clone_into(&mut options.path),
         }
     }
     Ok(options)

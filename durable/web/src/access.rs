@@ -160,7 +160,7 @@ impl Guard {
                  (The browser sends `Sec-Fetch-Site: same-origin`, or an `Origin` that names the same host as `Host`.)",
             );
         }
-        let Some(login) = login else { return None }; // it is the login itself
+        let login = login?; // without one, it is the login itself
         let is_ours = match (&login.form, code) {
             (Some(right), Some(given)) => self.is_equal(right, given),
             _ => false,
@@ -227,4 +227,62 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
         _ = write!(text, "{byte:02x}");
         text
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+
+    use super::*;
+
+    fn request(headers: &[(&str, &str)]) -> Parts {
+        let request = headers
+            .iter()
+            .fold(Request::builder(), |request, (name, value)| request.header(*name, *value));
+        request.body(()).expect("a request").into_parts().0
+    }
+
+    #[test]
+    fn a_login_ends_after_twelve_hours() {
+        let guard = Guard::of_token("a token of 30 characters, or so");
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000);
+        let cookie = guard.login(&request(&[]), now);
+        let cookie = request(&[("cookie", cookie.split(';').next().expect("a pair"))]);
+        let is_in = |after: Duration| guard.admit(&cookie, now + after).is_some();
+        assert!(is_in(Duration::ZERO) && is_in(LOGIN - Duration::from_secs(1)));
+        assert!(!is_in(LOGIN) && !is_in(2 * LOGIN));
+    }
+
+    #[test]
+    fn a_form_is_of_one_login() {
+        let guard = Guard::of_token("a token of 30 characters, or so");
+        let now = SystemTime::now();
+        let login = |after: u64| {
+            let cookie = guard.login(&request(&[]), now + Duration::from_secs(after));
+            let cookie = request(&[("cookie", cookie.split(';').next().expect("a pair"))]);
+            guard.admit(&cookie, now).expect("it is logged in")
+        };
+        let (one, other) = (login(0), login(1));
+        let own = request(&[("sec-fetch-site", "same-origin")]);
+        assert_eq!(guard.objection(&own, Some(&one), one.form.as_deref()), None);
+        assert!(guard.objection(&own, Some(&one), other.form.as_deref()).is_some());
+    }
+
+    #[test]
+    fn a_request_is_of_the_host_that_it_asks() {
+        let is_own = |headers: &[(&str, &str)]| is_same_origin(&request(headers));
+        assert!(is_own(&[("origin", "https://Shop.example"), ("host", "shop.example")]));
+        assert!(is_own(&[
+            ("sec-fetch-site", "same-origin"),
+            ("origin", "https://shop.example"),
+            ("host", "10.0.0.1")
+        ]));
+        assert!(!is_own(&[("origin", "https://shop.example"), ("host", "shop.example:444")]));
+        assert!(!is_own(&[
+            ("sec-fetch-site", "same-site"),
+            ("origin", "https://shop.example"),
+            ("host", "shop.example")
+        ]));
+        assert!(!is_own(&[("host", "shop.example")]) && !is_own(&[]));
+    }
 }

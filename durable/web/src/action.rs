@@ -50,7 +50,7 @@ impl Action {
         Action::ALL.into_iter().find(|action| action.name() == name)
     }
 
-    /// The address of a form that does it.
+    /// The address of a form that does it, with the timer (LINK-2).
     pub(crate) fn on(self, kind: &str, key: Option<&str>) -> Query {
         Query::default().with("do", self.name()).with("kind", kind).with_some("key", key)
     }
@@ -81,9 +81,10 @@ impl Action {
             }
             Action::Requeue => {
                 let key = of("key")?;
-                match timers.requeue(kind, key, Duration::ZERO).await? {
-                    true => Said::one("requeued"),
-                    false => Said::why_not(timers, kind, key).await?,
+                if timers.requeue(kind, key, Duration::ZERO).await? {
+                    Said::one("requeued")
+                } else {
+                    Said::why_not(timers, kind, key).await?
                 }
             }
             Action::RequeueAll => Said::all(timers.requeue_all(kind, Duration::ZERO).await?),

@@ -14,18 +14,18 @@ use std::fmt::{self, Display, Write};
 pub(crate) struct Html(String);
 
 impl Html {
-    /// Adds markup.
+    /// Adds markup, which can only come from the source (ESCAPE-1).
     pub(crate) fn raw(&mut self, literal: &'static str) {
         self.0.push_str(literal);
     }
 
     /// Adds a text between tags.
-    pub(crate) fn text(&mut self, text: impl Display) {
+    pub(crate) fn text(&mut self, text: &(impl Display + ?Sized)) {
         _ = write!(Escaped { into: &mut self.0, shows_hidden: true }, "{text}");
     }
 
     /// Adds the value of an attribute, whose name, `=` and quote have just been added.
-    pub(crate) fn value(&mut self, value: impl Display) {
+    pub(crate) fn value(&mut self, value: &(impl Display + ?Sized)) {
         debug_assert!(self.is_in_quotes(), "a value stands between quotes (ESCAPE-2)");
         _ = write!(Escaped { into: &mut self.0, shows_hidden: false }, "{value}");
     }
@@ -37,7 +37,7 @@ impl Html {
     }
 
     /// Adds what has been written elsewhere.
-    pub(crate) fn append(&mut self, other: Html) {
+    pub(crate) fn append(&mut self, other: &Html) {
         self.0.push_str(&other.0);
     }
 

@@ -6,6 +6,7 @@
 //! - LINK-2 The kind and the key of a form are in its address too, and not in a hidden field, because browsers change line ends
 //!   in fields.
 
+use std::fmt::Display;
 use std::time::SystemTime;
 
 use tickwheel_durable::{Attempt, Outcome, Timer};
@@ -26,13 +27,13 @@ impl Query {
     }
 
     /// Sets a pair. An empty text is one too: a key may be empty.
-    pub(crate) fn with(mut self, name: &str, value: impl ToString) -> Query {
+    pub(crate) fn with(mut self, name: &str, value: impl Display) -> Query {
         self.0.retain(|(of, _)| of != name);
         self.0.push((name.to_owned(), value.to_string()));
         self
     }
 
-    pub(crate) fn with_some(self, name: &str, value: Option<impl ToString>) -> Query {
+    pub(crate) fn with_some(self, name: &str, value: Option<impl Display>) -> Query {
         match value {
             Some(value) => self.with(name, value),
             None => self,

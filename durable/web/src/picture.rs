@@ -3,6 +3,13 @@
 //! Each has a title and a description that tell in words what it shows, and each minute says its numbers when the pointer is on it.
 //! Colours are classes of `page.css`, for light and dark. They differ in lightness too, for those who see no red or green.
 
+#![allow(
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "a pixel is coarser than a float, and scales begin at 0"
+)]
+
+use std::fmt::Write;
 use std::time::{Duration, SystemTime};
 
 use tickwheel_durable::Pace;
@@ -66,7 +73,7 @@ impl LastHour {
     pub(crate) fn of<'a>(pace: impl IntoIterator<Item = &'a Pace>, now: SystemTime) -> LastHour {
         let step = STEP.as_micros() as i64;
         let number = |time: SystemTime| micros(time).div_euclid(step);
-        let first = number(now) - (MINUTES as i64 - 1);
+        let first = number(now) - i64::try_from(MINUTES - 1).unwrap_or(0);
         let begin = crate::times::from_micros(first * step).unwrap_or(SystemTime::UNIX_EPOCH);
         let mut minutes = [Minute::default(); MINUTES];
         for of in pace {
@@ -192,7 +199,7 @@ pub(crate) fn lateness(out: &mut Html, hour: &LastHour) {
         html!(out; r#"<g class="late"><title>"# {time} ": " {span(minute.late)} " in the mean, " {span(minute.max_late)} " at most</title>");
         html!(out; r#"<path class="range" d=""# [bar(x, mean + 1.0, max)] r#""/></g>"#);
         let begins = path.is_empty();
-        path += &format!("{}{:.1} {mean:.1}", if begins { "M" } else { "L" }, x + BAR / 2.0);
+        _ = write!(path, "{}{:.1} {mean:.1}", if begins { "M" } else { "L" }, x + BAR / 2.0);
     }
     html!(out; r#"<path class="mean" d=""# [path] r#""/>"#);
     times(out, hour);

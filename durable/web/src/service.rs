@@ -372,9 +372,11 @@ impl Visit<'_> {
             _ => match action.run(self.shared.sight.timers(), self.query, form).await {
                 Ok(said) => {
                     // The page of a timer that was cancelled has nothing to show any more.
-                    let is_gone = action == Action::Cancel && back.get("view") == Some(View::Timer.name());
+                    let is_gone =
+                        action == Action::Cancel && back.get("view") == Some(View::Timer.name());
                     let kind = self.query.get("kind").filter(|_| is_gone);
-                    let to = kind.map_or(back, |kind| Query::new(View::Overview.name()).with("kind", kind));
+                    let to = kind
+                        .map_or(back, |kind| Query::new(View::Overview.name()).with("kind", kind));
                     Reply::to(&to.with("said", said.name).with_some("count", said.count))
                 }
                 Err(error) => self.failed(&error),

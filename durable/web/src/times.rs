@@ -1,5 +1,6 @@
 //! Times and spans as people read them. All times are UTC, because the operators of one service sit in several places.
 
+use std::fmt::Write;
 use std::time::{Duration, SystemTime};
 
 /// A span with at most two units, such as `1.5 ms`, `42 s`, `3 min 10 s` or `2 d 5 h`.
@@ -23,7 +24,7 @@ pub(crate) fn span(span: Duration) -> String {
     let (name, unit) = UNITS[largest];
     let mut text = format!("{} {name}", seconds / unit);
     if let Some((next, of)) = UNITS.get(largest + 1).filter(|(_, of)| seconds % unit / of > 0) {
-        text += &format!(" {} {next}", seconds % unit / of);
+        _ = write!(text, " {} {next}", seconds % unit / of);
     }
     text
 }

@@ -239,15 +239,14 @@ fn draw(browser: &Browser) {
     let mut connection = Sqlite::new(path(&database)).connect().expect("it connects");
     let now = timers.now().expect("a time");
     let mut random = Random(1);
-    let mut attempts = Vec::new();
+    let (mut attempts, mut fence) = (Vec::new(), 0);
     for second in 1..3600_u64 {
         let minute = second / 60;
         // A mail server that did not answer half an hour ago, and a wave of orders.
         let is_away = (28..34).contains(&minute);
-        let wave = 1.0 + 0.7 * (minute as f64 / 9.0).sin();
-        for (kind, each) in [("mail", 1.0), ("charge", 1.1), ("thumbnail", 0.4), ("report", 0.1)] {
-            let count = each * wave;
-            if random.below(1000) as f64 >= 1000.0 * count / 2.0 {
+        let wave = 30 + 6 * (minute % 44).abs_diff(22); // percent
+        for (kind, each) in [("mail", 60), ("charge", 65), ("thumbnail", 25), ("report", 6)] {
+            if random.below(10_000) >= each * wave {
                 continue;
             }
             let fails = match kind {
@@ -260,14 +259,9 @@ fn draw(browser: &Browser) {
                 "charge" if random.one_in(4) => Outcome::Dead,
                 _ => Outcome::Failed,
             };
-            let started = now - Duration::from_secs(second);
-            let mut attempt = Attempt::new(
-                kind,
-                format!("order {second}/{kind}"),
-                started,
-                1 + attempts.len() as i64,
-                outcome,
-            );
+            let (key, started) = (format!("order {second}"), now - Duration::from_secs(second));
+            fence += 1;
+            let mut attempt = Attempt::new(kind, key, started, fence, outcome);
             let usual = 300 + random.below(2500);
             attempt.late = Duration::from_micros(match kind {
                 "thumbnail" => usual * (1 + random.below(60)),
@@ -281,7 +275,7 @@ fn draw(browser: &Browser) {
     connection.record(&attempts).expect("they are kept");
     let service = Service::start(&path(&database), &[]);
     logged_in(browser, &service);
-    browser.look(1240, 800, "light");
+    browser.look(1240, 990, "light");
     let begin = SystemTime::now();
     until("some are dead", || {
         timers

@@ -126,7 +126,8 @@ fn a_list_goes_on_over_pages(database: &Database<'_>) {
     let now = SystemTime::now();
     let attempt = |index: usize| {
         let started = now - Duration::from_secs(index as u64 / 3); // some of them at the same time
-        Attempt::new("a", key(index), started, index as i64 + 1, Outcome::Done)
+        let fence = i64::try_from(index + 1).expect("a small number");
+        Attempt::new("a", key(index), started, fence, Outcome::Done)
     };
     record(database, &(0..120).map(attempt).collect::<Vec<_>>());
     let mut client = Client::new(page_of(&timers).build());
@@ -218,13 +219,13 @@ fn each_action_does_what_it_says(database: &Database<'_>) {
 fn hostile_texts_are_shown_and_do_nothing(database: &Database<'_>) {
     let timers = database.open();
     let mut client = Client::new(page_of(&timers).build());
-    for (number, text) in HOSTILE.into_iter().enumerate() {
+    for (number, text) in (0..).zip(HOSTILE) {
         let kind = if text.is_empty() { "a kind is not empty" } else { text };
         let new = of(kind, text, NOW).payload(format!("needle {number}. {text}"));
         timers.schedule(&new).expect("scheduled");
         claim(database, kind, Some(text));
         let now = timers.now().expect("a time");
-        let attempt = Attempt::new(kind, text, now, 1000 + number as i64, Outcome::Failed);
+        let attempt = Attempt::new(kind, text, now, 1000 + number, Outcome::Failed);
         record(database, &[attempt.error(Some(text))]);
     }
     let search = "?view=find&kind=%3Cscript%3E&prefix=%22%3E%3Cscript%3E";
@@ -233,7 +234,7 @@ fn hostile_texts_are_shown_and_do_nothing(database: &Database<'_>) {
     }
     // Each is reached by the link of the list, with whatever its key has, and can be changed there.
     let dead = client.get("?view=dead");
-    let mut needles: Vec<usize> = (0..HOSTILE.len()).collect();
+    let mut needles: Vec<i64> = (0..).zip(HOSTILE).map(|(number, _)| number).collect();
     for link in links(&dead.body).into_iter().filter(|link| link.starts_with("?view=timer")) {
         let page = client.get(&link);
         page.assert_harmless();
@@ -285,7 +286,7 @@ fn the_last_hour_is_drawn(database: &Database<'_>) {
         let mut attempt = Attempt::new("mail", "1", started, number.into(), outcome);
         attempt.late = Duration::from_millis(4) * number;
         attempt.took = Duration::from_millis(30);
-        attempt.worker = "a <worker>".to_owned();
+        "a <worker>".clone_into(&mut attempt.worker);
         attempt
     };
     record(

@@ -45,9 +45,9 @@ impl Frame<'_> {
         if let Some(missing) = view.missing {
             html!(out; r#"<p class="note" role="alert"><b>A part of the timers is missing here.</b> "# {missing} "</p>");
         }
-        out.append(view.page);
+        out.append(&view.page);
         html!(out; "</main>");
-        self.foot(out, refresh)
+        Frame::foot(out, refresh)
     }
 
     /// Writes a page that says why there is nothing else.
@@ -55,7 +55,7 @@ impl Frame<'_> {
         let mut out = self.head("Problem");
         html!(out; r#"<main><div class="card narrow" role="alert"><h2>That did not work</h2><p>"# {problem}
             r#"</p><p><a href=""# [self.query.clone().without(&["do"]).link()] r#"">Try again</a></p></div></main>"#);
-        self.foot(out, Duration::ZERO)
+        Frame::foot(out, Duration::ZERO)
     }
 
     /// Writes the page that asks for the token, and leads to where somebody wanted to go.
@@ -71,7 +71,7 @@ impl Frame<'_> {
             r#""><input hidden autocomplete="username" value=""# [self.settings.title] r#""><input id="token" name="token" type="password" autocomplete="current-password" required autofocus>"#
             r#"<button class="strong">Log in</button></p><p class="none">Came here by a link, and logged in before? <a href=""# [back]
             r#"">Go on</a></p></form></main>"#);
-        self.foot(out, Duration::ZERO)
+        Frame::foot(out, Duration::ZERO)
     }
 
     fn head(&self, title: &str) -> Html {
@@ -117,7 +117,7 @@ impl Frame<'_> {
         out
     }
 
-    fn foot(&self, mut out: Html, refresh: Duration) -> Html {
+    fn foot(mut out: Html, refresh: Duration) -> Html {
         html!(out; "<footer>All times are UTC, by the database's clock.</footer><script data-every=\"" [refresh.as_millis()] "\">");
         out.raw(SCRIPT);
         html!(out; "</script></body></html>");

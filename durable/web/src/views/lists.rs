@@ -20,14 +20,14 @@ const LONGEST_LEASE: Duration = Duration::from_secs(86_400);
 /// What a table need not say in each row, because all of it stands below one title.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
-    OfAllKinds,
-    OfOneKind,
-    OfOneTimer,
+    Anywhere,
+    Kind,
+    Timer,
 }
 
 impl Place {
     fn of(kind: Option<&str>) -> Place {
-        if kind.is_some() { Place::OfOneKind } else { Place::OfAllKinds }
+        if kind.is_some() { Place::Kind } else { Place::Anywhere }
     }
 }
 
@@ -157,21 +157,21 @@ pub(crate) fn table(
         return;
     }
     html!(out; r#"<div class="scroll"><table class="cards"><thead><tr>"#);
-    if place == Place::OfAllKinds {
+    if place == Place::Anywhere {
         html!(out; r#"<th scope="col">Kind"#);
     }
     html!(out; r#"<th scope="col">Key<th scope="col">State<th scope="col">Due<th scope="col" class="n">Attempts<th scope="col">Last error<th scope="col">"#
         "</tr></thead><tbody>");
     for timer in timers {
         html!(out; "<tr>");
-        if place == Place::OfAllKinds {
+        if place == Place::Anywhere {
             html!(out; r#"<td data-of="Kind"><a href=""# [Query::new("").with("kind", &timer.kind).link()] r#"">"#);
             frame::name(out, &timer.kind);
             html!(out; "</a></td>");
         }
         html!(out; r#"<th scope="row"><a href=""# [link::to_timer(&timer.kind, &timer.key).link()] r#"">"#);
         frame::name(out, &timer.key);
-        html!(out; r#"</a></th><td>"#);
+        html!(out; "</a></th><td>");
         state(out, timer);
         html!(out; r#"</td><td class="t" data-of="Due">"#);
         time(out, timer.due, now);
@@ -222,22 +222,22 @@ pub(crate) fn attempts(out: &mut Html, attempts: &[Attempt], now: SystemTime, pl
         return;
     }
     html!(out; r#"<div class="scroll"><table class="cards"><thead><tr>"#);
-    if place == Place::OfAllKinds {
+    if place == Place::Anywhere {
         html!(out; r#"<th scope="col">Kind"#);
     }
-    if place != Place::OfOneTimer {
+    if place != Place::Timer {
         html!(out; r#"<th scope="col">Key"#);
     }
     html!(out; r#"<th scope="col">Outcome<th scope="col">Began<th scope="col" class="n">Late by<th scope="col" class="n">Took"#
         r#"<th scope="col" class="n">Attempt<th scope="col">Error<th scope="col">Worker</tr></thead><tbody>"#);
     for of in attempts {
         html!(out; "<tr>");
-        if place == Place::OfAllKinds {
+        if place == Place::Anywhere {
             html!(out; r#"<td data-of="Kind"><a href=""# [Query::new("").with("kind", &of.kind).link()] r#"">"#);
             frame::name(out, &of.kind);
             html!(out; "</a></td>");
         }
-        if place != Place::OfOneTimer {
+        if place != Place::Timer {
             html!(out; r#"<th scope="row"><a href=""# [link::to_timer(&of.kind, &of.key).link()] r#"">"#);
             frame::name(out, &of.key);
             html!(out; "</a></th>");
@@ -248,7 +248,7 @@ pub(crate) fn attempts(out: &mut Html, attempts: &[Attempt], now: SystemTime, pl
             r#"</td><td class="n" data-of="Attempt">"# {of.attempt} r#"</td><td class="wide error">"#);
         if let Some(error) = &of.error {
             html!(out; "<bdi>");
-            frame::short(out, error, if place == Place::OfOneTimer { 2000 } else { 120 });
+            frame::short(out, error, if place == Place::Timer { 2000 } else { 120 });
             html!(out; "</bdi>");
         }
         html!(out; r#"</td><td class="wide" data-of="Worker"><bdi>"#);

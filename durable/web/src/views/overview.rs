@@ -8,7 +8,7 @@ use crate::action::Action;
 use crate::html::{Html, html};
 use crate::link::Query;
 use crate::picture::{self, LastHour};
-use crate::sight::{Sight, Whole};
+use crate::sight::{Answer, Sight, Whole};
 use crate::times::span;
 use crate::views::lists::{self, Place};
 use crate::views::{Frame, Shown, View, frame};
@@ -22,9 +22,10 @@ pub(crate) async fn show(frame: &Frame<'_>, sight: &Sight) -> Result<Shown> {
     let Some(kind) = frame.query.get("kind") else {
         let mut page = Html::default();
         summary(&mut page, of, None, now);
+        let missing = dead(&mut page, frame, sight, of, now).await?;
         kinds(&mut page, of, now);
         age(&mut page, of.age());
-        let (title, missing) = ("Overview".to_owned(), whole.missing);
+        let (title, missing) = ("Overview".to_owned(), whole.missing.or(missing));
         return Ok(Shown { title, page, missing, is_there: true, is_live: true });
     };
     let mut page = Html::default();
@@ -42,7 +43,7 @@ pub(crate) async fn show(frame: &Frame<'_>, sight: &Sight) -> Result<Shown> {
         let timers = sight.list(&lists::from_begin(all.clone().state(state), now)).await?;
         missing = missing.or(timers.missing);
         title(&mut page, name, view, kind);
-        lists::table(&mut page, frame, &timers.of, now, Place::OfOneKind);
+        lists::table(&mut page, frame, &timers.of, now, Place::Kind);
         if state == State::Dead && !timers.of.is_empty() {
             html!(page; r#"<p class="do">"#);
             frame.ask_first(&mut page, "Requeue all dead …", &Action::RequeueAll.on(kind, None));
@@ -53,9 +54,33 @@ pub(crate) async fn show(frame: &Frame<'_>, sight: &Sight) -> Result<Shown> {
     title(&mut page, "Past", View::Past, kind);
     let past = sight.history(&HistoryFilter::new().kind(kind).limit(FEW)).await?;
     missing = missing.or(past.missing);
-    lists::attempts(&mut page, &past.of, now, Place::OfOneKind);
+    lists::attempts(&mut page, &past.of, now, Place::Kind);
     age(&mut page, of.age());
     Ok(Shown { title: kind.to_owned(), page, missing, is_there: true, is_live: true })
+}
+
+/// Writes some of the dead timers, because they wait for an operator. Each kind that has any is asked by itself, so that the index
+/// finds them.
+async fn dead(
+    out: &mut Html,
+    frame: &Frame<'_>,
+    sight: &Sight,
+    whole: &Whole,
+    now: SystemTime,
+) -> Result<Option<String>> {
+    let mut some = Answer { of: Vec::new(), missing: None };
+    for counts in whole.counts.iter().filter(|of| of.dead > 0).take(FEW as usize) {
+        let limit = FEW.saturating_sub(some.of.len() as u32);
+        let filter = Filter::new().kind(&*counts.kind).state(State::Dead).limit(limit);
+        let more = sight.list(&lists::from_begin(filter, now)).await?;
+        some.of.extend(more.of);
+        some.missing = some.missing.or(more.missing);
+    }
+    if !some.of.is_empty() {
+        html!(out; r#"<h2><a href=""# [Query::new(View::Dead.name()).link()] r#"">Dead</a></h2>"#);
+        lists::table(out, frame, &some.of, now, Place::Anywhere);
+    }
+    Ok(some.missing)
 }
 
 fn title(out: &mut Html, name: &'static str, view: View, kind: &str) {
@@ -63,7 +88,7 @@ fn title(out: &mut Html, name: &'static str, view: View, kind: &str) {
 }
 
 fn age(out: &mut Html, age: Duration) {
-    html!(out; r#"<p class="none">Counts and pictures as they were "# {span(age)} " ago.</p>");
+    html!(out; r#"<p class="age">Counts and pictures as they were "# {span(age)} " ago.</p>");
 }
 
 /// Writes the numbers and pictures, of all kinds or of one.
@@ -118,7 +143,7 @@ fn kinds(out: &mut Html, whole: &Whole, now: SystemTime) {
     html!(out; r#"<div class="scroll"><table class="cards"><thead><tr><th scope="col">Kind<th scope="col" class="n">Waiting"#
         r#"<th scope="col" class="n">Retrying<th scope="col" class="n">Running<th scope="col" class="n">Dead<th scope="col" class="n">Lag"#
         r#"<th scope="col">Runs of the last hour<th scope="col" class="n">Done<th scope="col" class="n">Failed"#
-        r#"<th scope="col" class="n">Late, mean<th scope="col" class="n">at most</tr></thead><tbody>"#);
+        r#"<th scope="col" class="n">Late, mean<th scope="col" class="n">Late, at most</tr></thead><tbody>"#);
     for name in names {
         let none = KindCounts::new(name);
         let counts = whole.counts.iter().find(|of| of.kind == name).unwrap_or(&none);
@@ -137,7 +162,7 @@ fn kinds(out: &mut Html, whole: &Whole, now: SystemTime) {
         count(out, "Done", hour.done(), Some(to(View::Past)));
         count(out, "Failed", hour.failed(), None);
         let of_runs = |late: Duration| if hour.runs() == 0 { "–".to_owned() } else { span(late) };
-        html!(out; r#"<td class="n" data-of="Late, mean">"# {of_runs(hour.late())} r#"</td><td class="n" data-of="at most">"#
+        html!(out; r#"<td class="n" data-of="Late, mean">"# {of_runs(hour.late())} r#"</td><td class="n" data-of="Late, at most">"#
             {of_runs(hour.max_late())} "</td></tr>");
     }
     html!(out; "</tbody></table></div>");
@@ -147,7 +172,7 @@ fn count(out: &mut Html, name: &'static str, count: u64, link: Option<String>) {
     match link.filter(|_| count > 0) {
         _ if count == 0 => html!(out; r#"<td class="n zero" data-of=""# [name] r#"">0</td>"#),
         Some(link) => {
-            html!(out; r#"<td class="n" data-of=""# [name] r#""><a href=""# [link] r#"">"# {count} "</a></td>")
+            html!(out; r#"<td class="n" data-of=""# [name] r#""><a href=""# [link] r#"">"# {count} "</a></td>");
         }
         None => html!(out; r#"<td class="n" data-of=""# [name] r#"">"# {count} "</td>"),
     }

@@ -53,7 +53,7 @@ pub(crate) async fn show(frame: &Frame<'_>, sight: &Sight) -> Result<Shown> {
             html!(page; "</dd>");
             match &timer.repetition {
                 Some(Repetition::Every(period)) => {
-                    html!(page; "<dt>Series</dt><dd>every " {span(*period)} "</dd>")
+                    html!(page; "<dt>Series</dt><dd>every " {span(*period)} "</dd>");
                 }
                 Some(Repetition::Rule(rule)) => {
                     html!(page; "<dt>Series</dt><dd><bdi>");
@@ -89,11 +89,11 @@ pub(crate) async fn show(frame: &Frame<'_>, sight: &Sight) -> Result<Shown> {
             html!(page; r#"<p class="note">The timer is not there any more: it is done, or somebody has cancelled it.</p>"#);
         }
         None => {
-            html!(page; r#"<p class="note">There is no timer with this kind and key, and none is in the history.</p>"#)
+            html!(page; r#"<p class="note">There is no timer with this kind and key, and none is in the history.</p>"#);
         }
     }
     html!(page; "<h2>Attempts</h2>");
-    lists::attempts(&mut page, &past.of, now, Place::OfOneTimer);
+    lists::attempts(&mut page, &past.of, now, Place::Timer);
     // The form to move it has a field, so this view stays as it is while somebody fills it in; the script sees to that.
     Ok(Shown {
         title: key.to_owned(),
@@ -211,7 +211,7 @@ pub(crate) async fn confirm(frame: &Frame<'_>, sight: &Sight) -> Result<Shown> {
             html!(page; "</b> has " {dead} " dead timers. ");
             match action {
                 Action::RequeueAll => {
-                    html!(page; "All of them are due at once, with all their attempts.</p>")
+                    html!(page; "All of them are due at once, with all their attempts.</p>");
                 }
                 _ => html!(page; "They are removed, with their errors.</p>"),
             }

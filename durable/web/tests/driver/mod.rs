@@ -1,4 +1,4 @@
-//! A browser without a window, driven by the WebDriver protocol through `chromedriver`: HTTP with JSON, a connection for each call.
+//! A browser without a window, driven by the `WebDriver` protocol through `chromedriver`: HTTP with JSON, a connection for each call.
 
 use std::env;
 use std::fs;
@@ -75,7 +75,7 @@ impl Browser {
             }}}),
         );
         let answer = answer.unwrap_or_else(|problem| panic!("chromium does not start: {problem}"));
-        browser.session = answer["sessionId"].as_str().expect("a session").to_owned();
+        answer["sessionId"].as_str().expect("a session").clone_into(&mut browser.session);
         browser
     }
 
@@ -222,13 +222,11 @@ pub(crate) fn request(
 ) -> io::Result<(u16, Vec<u8>)> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.set_read_timeout(Some(Duration::from_secs(60)))?;
-    let headers: String =
-        headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
-    write!(
-        stream,
-        "{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n{headers}Content-Length: {}\r\n\r\n{body}",
-        body.len()
-    )?;
+    write!(stream, "{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n")?;
+    for (name, value) in headers {
+        write!(stream, "{name}: {value}\r\n")?;
+    }
+    write!(stream, "Content-Length: {}\r\n\r\n{body}", body.len())?;
     let mut reader = BufReader::new(stream);
     let (mut status, mut length, mut line) = (0, None, String::new());
     while reader.read_line(&mut line)? > 2 {
