@@ -50,7 +50,7 @@ impl Action {
         Action::ALL.into_iter().find(|action| action.name() == name)
     }
 
-    /// The address of a form that does it, with the timer (LINK-2).
+    /// The address of a form that does it, with the timer (QUERY-2).
     pub(crate) fn on(self, kind: &str, key: Option<&str>) -> Query {
         Query::default().with("do", self.name()).with("kind", kind).with_some("key", key)
     }

@@ -1,9 +1,9 @@
 //! Links of the page, and what they ask for: [`Query`].
 //!
-//! - LINK-1 Every link and every form leads to the address of the page itself, with a query, such as `?view=timer&kind=mail&key=4711`.
+//! - QUERY-1 Every link and every form leads to the address of the page itself, with a query, such as `?view=timer&kind=mail&key=4711`.
 //!   So the page works below whatever path it is mounted, also behind a proxy that changes the path, and nobody has to tell it
 //!   the path. Kinds and keys are free texts: in a query none is a path, whatever `/`, `..`, `?` or `#` it has.
-//! - LINK-2 The kind and the key of a form are in its address too, and not in a hidden field, because browsers change line ends
+//! - QUERY-2 The kind and the key of a form are in its address too, and not in a hidden field, because browsers change line ends
 //!   in fields.
 
 use std::fmt::Display;
@@ -62,7 +62,7 @@ impl Query {
         self.number(name).and_then(from_micros)
     }
 
-    /// Returns the link: it begins with `?`, so it leads nowhere else (LINK-1).
+    /// Returns the link: it begins with `?`, so it leads nowhere else (QUERY-1).
     pub(crate) fn link(&self) -> String {
         format!(
             "?{}",

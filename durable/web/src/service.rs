@@ -350,7 +350,7 @@ impl Visit<'_> {
         {
             return self.problem(StatusCode::FORBIDDEN, objection);
         }
-        // It leads to this page whatever it says (LINK-1).
+        // It leads to this page whatever it says (QUERY-1).
         let back = form.get("back").unwrap_or_default();
         let back =
             Query::parse(back.trim_start_matches('?').as_bytes()).without(&["said", "count"]);
