@@ -181,7 +181,14 @@ impl Default for HistoryFilter {
 impl HistoryFilter {
     /// Lists all attempts, the last thousand.
     pub fn new() -> HistoryFilter {
-        HistoryFilter { kind: None, key: None, outcome: None, since: None, before: None, limit: 1000 }
+        HistoryFilter {
+            kind: None,
+            key: None,
+            outcome: None,
+            since: None,
+            before: None,
+            limit: 1000,
+        }
     }
 
     /// Lists only those of this kind.
@@ -254,7 +261,16 @@ impl Pace {
     /// A step without attempts: for writers of stores, who set the other fields.
     pub fn new(kind: impl Into<String>, at: SystemTime) -> Pace {
         let late = Duration::ZERO;
-        Pace { kind: kind.into(), at, done: 0, failed: 0, dead: 0, snoozed: 0, late, max_late: late }
+        Pace {
+            kind: kind.into(),
+            at,
+            done: 0,
+            failed: 0,
+            dead: 0,
+            snoozed: 0,
+            late,
+            max_late: late,
+        }
     }
 
     /// Returns how many attempts began.
@@ -264,9 +280,9 @@ impl Pace {
 
     /// Adds the attempts of another store.
     pub(crate) fn add(&mut self, other: &Pace) {
-        let (mine, more) = (self.count(), other.count());
-        let sum = self.late.as_secs_f64() * mine as f64 + other.late.as_secs_f64() * more as f64;
-        self.late = Duration::try_from_secs_f64(sum / (mine + more).max(1) as f64).unwrap_or_default();
+        let sum = |of: &Pace| of.late.as_micros() * u128::from(of.count());
+        let mean = (sum(self) + sum(other)) / u128::from((self.count() + other.count()).max(1));
+        self.late = Duration::from_micros(u64::try_from(mean).unwrap_or(u64::MAX));
         self.max_late = self.max_late.max(other.max_late);
         self.done += other.done;
         self.failed += other.failed;

@@ -391,11 +391,7 @@ impl Timers {
     pub fn schedule_all(&self, timers: &[NewTimer]) -> Result<Vec<Scheduled>> {
         let traced: Vec<_> = timers.iter().map(|timer| self.traced(timer)).collect();
         if let [one] = &self.shared.all[..] {
-            return Ok(one
-                .schedule(traced, Existing::Replace)?
-                .into_iter()
-                .flatten()
-                .collect());
+            return Ok(one.schedule(traced, Existing::Replace)?.into_iter().flatten().collect());
         }
         timers.iter().try_for_each(NewTimer::check)?;
         let mut parts: Vec<(Vec<usize>, Vec<NewTimer>)> =
@@ -498,17 +494,17 @@ impl Timers {
     ///
     /// The errors of the database. With several stores, those that [`Error::Shards`] does not name have done it.
     pub fn cancel_all(&self, filter: &Filter) -> Result<u64> {
-        let mut filters = vec![filter.clone(); self.shared.all.len()];
-        if filters.len() > 1 {
-            // Of each store, as many as it has in the list of all.
-            let listed = self.list(filter)?;
-            for (number, part) in filters.iter_mut().enumerate() {
-                part.limit = listed.iter().filter(|timer| timer.shard == number).count() as u32;
-                *part = part_of(part, number);
-            }
-        }
+        // Of each of several stores, as many as it has in the list of all.
+        let listed = if self.shared.all.len() > 1 { Some(self.list(filter)?) } else { None };
+        let of_store = |number| move |timer: &&Timer| timer.shard == number;
+        let limits: Option<Vec<_>> = listed.map(|listed| {
+            let numbers = 0..self.shared.all.len();
+            numbers.map(|number| listed.iter().filter(of_store(number)).count() as u32).collect()
+        });
+        let filter = filter.clone();
         let counts = self.on_each(move |store| {
-            let part = filters[store.number()].clone();
+            let mut part = part_of(&filter, store.number());
+            part.limit = limits.as_ref().map_or(part.limit, |limits| limits[store.number()]);
             store.with(move |table| table.cancel_all(&part))
         });
         Ok(all(counts)?.into_iter().sum())

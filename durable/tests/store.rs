@@ -15,9 +15,9 @@ use std::{env, fs, thread};
 
 use databases::{Database, apart};
 use tickwheel_durable::{
-    Attempt, Changed, Claim, Claimed, Connection, Error, Existing, Filter, Finish, HistoryFilter, LONGEST_ERROR,
-    MOST_BYTES, NewTimer, Outcome, Pace, Purge, Repetition, RunId, SCHEMA_VERSION, State, Store, Then, Timer, Timers, When, postgres,
-    postgres::Postgres, sqlite, sqlite::Sqlite,
+    Attempt, Changed, Claim, Claimed, Connection, Error, Existing, Filter, Finish, HistoryFilter,
+    LONGEST_ERROR, MOST_BYTES, NewTimer, Outcome, Pace, Purge, Repetition, RunId, SCHEMA_VERSION,
+    State, Store, Then, Timer, Timers, When, postgres, postgres::Postgres, sqlite, sqlite::Sqlite,
 };
 
 const NOW: Duration = Duration::ZERO;
@@ -792,7 +792,7 @@ fn attempt(timer: &Timer, started: SystemTime, outcome: Outcome) -> Attempt {
     let mut attempt =
         Attempt::new(timer.kind.clone(), timer.key.clone(), started, timer.fence, outcome);
     attempt.due = timer.due;
-    attempt.worker = "me".to_owned();
+    "me".clone_into(&mut attempt.worker);
     attempt.trace.clone_from(&timer.trace);
     attempt
 }
@@ -870,7 +870,7 @@ fn a_run_that_leaves_its_series_takes_its_attempts_along(database: &Database<'_>
         let claimed = claim(&mut *connection, 9);
         let timer = &claimed.timers[0].timer;
         let mut record = attempt(timer, claimed.now, outcome);
-        record.key = key.to_owned();
+        key.clone_into(&mut record.key);
         let finish = Finish::new(timer.run(), 1, then).record(Some(record));
         assert_eq!(connection.finish(&[finish]).expect("written").changed.len(), 1);
         timer.due
@@ -881,8 +881,7 @@ fn a_run_that_leaves_its_series_takes_its_attempts_along(database: &Database<'_>
     try_it(Then::Retry(NOW, "no".to_owned()), "1", Outcome::Failed);
     thread::sleep(Duration::from_millis(3)); // SQLite rounds the time of the next attempt up
     let next = SystemTime::now() + day;
-    let split =
-        Then::Split { next, key: "1@5".to_owned(), retry: None, error: "never".to_owned() };
+    let split = Then::Split { next, key: "1@5".to_owned(), retry: None, error: "never".to_owned() };
     try_it(split, "1@5", Outcome::Dead);
     let of = |key: &str| {
         let past = timers.history(&HistoryFilter::new().kind("mail").key(key)).expect("a history");
@@ -898,10 +897,11 @@ fn histories_are_paged_and_filtered(database: &Database<'_>) {
     let base = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
     let all = [Outcome::Done, Outcome::Failed, Outcome::Dead, Outcome::Snoozed];
     let attempts: Vec<_> = (0..60)
-        .map(|n: i64| {
+        .zip(all.iter().cycle())
+        .map(|(n, outcome): (i64, _)| {
             let kind = if n % 3 == 0 { "zoo" } else { "mail" };
             let started = base + Duration::from_secs(n.unsigned_abs() / 8);
-            Attempt::new(kind, format!("%{}", n % 5), started, n + 1, all[(n % 4) as usize])
+            Attempt::new(kind, format!("%{}", n % 5), started, n + 1, *outcome)
         })
         .collect();
     connection.record(&attempts).expect("written");
@@ -944,9 +944,10 @@ fn what_is_too_old_is_removed_in_batches(database: &Database<'_>) {
     let base = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
     let at = |n: u64| base + Duration::from_secs(n);
     let attempts: Vec<_> = (0..3000_u64)
-        .map(|n| {
+        .zip(0..)
+        .map(|(n, fence): (u64, i64)| {
             let kind = ["call", "mail", "zoo"][(n % 3) as usize];
-            Attempt::new(kind, "1", at(n), n as i64, Outcome::Done)
+            Attempt::new(kind, "1", at(n), fence, Outcome::Done)
         })
         .collect();
     connection.record(&attempts).expect("written");

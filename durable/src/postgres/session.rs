@@ -18,7 +18,8 @@ use crate::handler::Work;
 use crate::history::{Attempt, HistoryFilter, Pace};
 use crate::store::{
     Changed, Claim, Claimed, ClaimedTimer, Connection, Existing, Finish, Floor, HELD_BACK, Limits,
-    Look, MOST_BYTES, Passed, Purge, Purged, RunId, SCHEMA_VERSION, Table, Then, Transacted, WINDOW,
+    Look, MOST_BYTES, Passed, Purge, Purged, RunId, SCHEMA_VERSION, Table, Then, Transacted,
+    WINDOW,
 };
 use crate::timer::{Filter, KindCounts, NewTimer, Scheduled, State, Timer, When};
 
@@ -680,8 +681,7 @@ impl<C: Sql> Within<'_, C> {
 
 /// The runs that are removed, those that leave their series, and those that are changed.
 fn by_statement(runs: Vec<&Finish>) -> (Vec<&Finish>, Vec<&Finish>, Vec<&Finish>) {
-    let (done, others): (Vec<_>, Vec<_>) =
-        runs.into_iter().partition(|run| run.then == Then::Done);
+    let (done, others): (Vec<_>, Vec<_>) = runs.into_iter().partition(|run| run.then == Then::Done);
     let (split, changed): (Vec<_>, Vec<_>) =
         others.into_iter().partition(|run| matches!(run.then, Then::Split { .. }));
     (done, split, changed)

@@ -256,8 +256,14 @@ impl<C: Sql> Within<'_, C> {
 /// The timers that a filter names, as `t`, in the order of a list. A parameter that is NULL leaves its condition out. The statement is
 /// planned with the values, so it uses the index. Kinds are in the order of their bytes, whatever the language of the database, so that
 /// lists of several can be merged. The index may have another order, so the kinds are looked up first, each with a probe of the index.
-/// What is dead wakes never, so it is at the end of each kind, and a list of the dead says `also` so.
+/// What is `dead` wakes never, so it is at the end of each kind.
 macro_rules! list {
+    () => {
+        list!("")
+    };
+    (dead) => {
+        list!("AND t.wake = 'infinity'")
+    };
     ($also:literal) => {
         concat!(
             " FROM (WITH RECURSIVE kinds (kind) AS (
@@ -419,8 +425,8 @@ impl<C: Sql> Table for Within<'_, C> {
     }
 
     fn list(&mut self, filter: &Filter) -> Result<Vec<Timer>> {
-        const ALL: &str = concat!("SELECT ", columns!("t."), list!(""));
-        const DEAD: &str = concat!("SELECT ", columns!("t."), list!("AND t.wake = 'infinity'"));
+        const ALL: &str = concat!("SELECT ", columns!("t."), list!());
+        const DEAD: &str = concat!("SELECT ", columns!("t."), list!(dead));
         let sql = if filter.state == Some(State::Dead) { DEAD } else { ALL };
         self.listed(sql, filter)?.iter().map(timer_in).collect()
     }
@@ -441,10 +447,10 @@ impl<C: Sql> Table for Within<'_, C> {
     fn cancel_all(&mut self, filter: &Filter) -> Result<u64> {
         // They are locked in the order of their names (PG-2). One that somebody has changed in the meantime is looked at again.
         macro_rules! cancel {
-            ($also:literal) => {
+            ($($which:ident)?) => {
                 concat!(
                     "WITH listed AS (SELECT t.id, t.kind, t.key",
-                    list!($also),
+                    list!($($which)?),
                     "), locked AS (
                         SELECT t.id FROM listed JOIN tickwheel_timers t ON t.id = listed.id
                         WHERE ($2 IS NULL OR t.state = $2) AND ($3 IS NULL OR t.wake <= $3)
@@ -454,8 +460,8 @@ impl<C: Sql> Table for Within<'_, C> {
                 )
             };
         }
-        const ALL: &str = cancel!("");
-        const DEAD: &str = cancel!("AND t.wake = 'infinity'");
+        const ALL: &str = cancel!();
+        const DEAD: &str = cancel!(dead);
         let sql = if filter.state == Some(State::Dead) { DEAD } else { ALL };
         let row = only_row(self.listed(sql, filter)?)?;
         row.try_get(0).map(i64::unsigned_abs).map_err(failed)

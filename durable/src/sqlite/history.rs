@@ -22,7 +22,9 @@ const FEW: u32 = 100;
 
 fn attempt_in(row: &Row<'_>) -> rusqlite::Result<Attempt> {
     let outcome = text(row, "outcome")?.as_deref().and_then(Outcome::of);
-    let span = |column| row.get(column).map(|micros: i64| Duration::from_micros(micros.max(0).unsigned_abs()));
+    let span = |column| {
+        row.get(column).map(|micros: i64| Duration::from_micros(micros.max(0).unsigned_abs()))
+    };
     let fence = row.get("fence")?;
     Ok(Attempt {
         due: time(row.get("due")?),
@@ -149,7 +151,8 @@ impl Within<'_> {
         let (began, mut count) = (Instant::now(), 0);
         while count < purge.limit && (count == 0 || began.elapsed() < most) {
             let few = FEW.min(purge.limit - count);
-            let removed = self.execute(&sql, params![purge.kind, micros(purge.before) / 1000, few])? as u32;
+            let removed =
+                self.execute(&sql, params![purge.kind, micros(purge.before) / 1000, few])? as u32;
             count += removed;
             if removed < few {
                 return Ok(Purged::new(count.into(), None));
@@ -179,7 +182,8 @@ impl Within<'_> {
         let mut count = 0;
         for (id, is_known, since) in &page {
             if !is_known {
-                let sql = "UPDATE tickwheel_timers SET dead_since = ?2, dead_fence = fence WHERE id = ?1";
+                let sql =
+                    "UPDATE tickwheel_timers SET dead_since = ?2, dead_fence = fence WHERE id = ?1";
                 self.execute(sql, (id, self.now()))?;
             } else if since.is_none_or(|since| since <= ripe) {
                 self.execute("DELETE FROM tickwheel_timers WHERE id = ?1", [id])?;

@@ -49,9 +49,9 @@ impl Shared {
     ) -> Option<Box<Attempt>> {
         self.history_of(kind)?;
         let (outcome, error) = Outcome::before(then)?;
-        let (started, took) = tenure.began().unwrap_or_else(|| {
-            (self.clock().time(self.scheduler.now()), Duration::ZERO)
-        });
+        let (started, took) = tenure
+            .began()
+            .unwrap_or_else(|| (self.clock().time(self.scheduler.now()), Duration::ZERO));
         let key = match then {
             Then::Split { key, .. } => key, // HISTORY-3
             _ => &timer.key,

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tickwheel_durable::{
-    Attempt, Changed, Claim, Claimed, Connection, Existing, Filter, Finish, Listener, Look, NewTimer,
-    Result, RunId, Scheduled, State, Store, Table, Timer, Transacted, Transactions, When, Work,
+    Attempt, Changed, Claim, Claimed, Connection, Existing, Filter, Finish, Listener, Look,
+    NewTimer, Result, RunId, Scheduled, State, Store, Table, Timer, Transacted, Transactions, When,
+    Work,
 };
 
 use super::process::{Gate, Point};

@@ -4,7 +4,9 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use tickwheel::Scheduler;
-use tickwheel_durable::{Error, Existing, HistoryFilter, NewTimer, Table, Timers, postgres::within};
+use tickwheel_durable::{
+    Error, Existing, HistoryFilter, NewTimer, Table, Timers, postgres::within,
+};
 
 use super::common::{PATIENCE, until};
 use super::databases::{Database, client};

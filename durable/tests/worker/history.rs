@@ -50,7 +50,10 @@ pub(crate) fn a_history_has_each_attempt(database: &Database<'_>) {
     });
     let worker = in_transaction(worker, database);
     let worker = worker.handle("hopeless", |_| Err(Failure::for_good("never")));
-    let worker = worker.handle("slow", |_| Ok(std::thread::sleep(Duration::from_millis(80))));
+    let worker = worker.handle("slow", |_| {
+        std::thread::sleep(Duration::from_millis(80)); // real time: it exceeds its limit
+        Ok(())
+    });
     let worker = worker.time_limit(Duration::from_millis(20)).retry(quick(1));
     let worker = worker.handle("silent", third_time_lucky).history(Duration::ZERO);
     let worker = worker.start(Scheduler::global()).expect("it starts");

@@ -71,7 +71,10 @@ fn spans_events_and_metrics_tell_what_a_worker_does() {
         .continue_trace({
             let heard = ear.0.clone();
             move |trace, span| {
-                let line = format!("continues {trace} {KIND} {:?}", span.metadata().map(|of| of.name()));
+                let line = format!(
+                    "continues {trace} {KIND} {:?}",
+                    span.metadata().map(tracing::Metadata::name)
+                );
                 heard.lock().expect("no panic").push(line);
                 assert_eq!(trace, "00-good", "a panic of the hook does no harm");
             }
