@@ -31,19 +31,10 @@ impl Place {
     }
 }
 
-/// Begins a list where its first timer can be, so that the database does not read all that is before: the index is by kind and
-/// wake. Dead timers wake never, so they are behind all others; one that runs wakes at the end of its lease.
-pub(crate) fn from_begin(filter: Filter, now: SystemTime) -> Filter {
-    let Some(kind) = filter.kind.clone() else { return filter };
-    match filter.state {
-        Some(State::Dead) if filter.after.is_none() => {
-            let mut place = Timer::new(i64::MIN + 1, kind, "", now);
-            place.wake = None;
-            filter.after(&place)
-        }
-        Some(State::Running) => filter.until(now + LONGEST_LEASE),
-        _ => filter,
-    }
+/// Names those in a state. One that runs wakes at the end of its lease, so the index need not be read behind that.
+pub(crate) fn in_state(filter: Filter, state: State, now: SystemTime) -> Filter {
+    let filter = filter.state(state);
+    if state == State::Running { filter.until(now + LONGEST_LEASE) } else { filter }
 }
 
 /// Writes a list of timers.
@@ -56,16 +47,16 @@ pub(crate) async fn show(view: View, frame: &Frame<'_>, sight: &Sight) -> Result
         filter = filter.kind(kind);
     }
     let (name, filter) = match view {
-        View::Running => ("Running", filter.state(State::Running)),
-        View::Dead => ("Dead", filter.state(State::Dead)),
+        View::Running => ("Running", in_state(filter, State::Running, now)),
+        View::Dead => ("Dead", in_state(filter, State::Dead, now)),
         View::Find => ("Found", filter.key_prefix(query.get("prefix").unwrap_or_default())),
-        _ => ("Upcoming", filter.state(State::Waiting)),
+        _ => ("Upcoming", in_state(filter, State::Waiting, now)),
     };
     let filter = match link::timer_behind(query) {
         Some(last) => filter.after(&last),
         None => filter,
     };
-    let mut timers = sight.list(&from_begin(filter, now)).await?;
+    let mut timers = sight.list(&filter).await?;
     let has_more = timers.of.len() > PAGE as usize;
     timers.of.truncate(PAGE as usize);
     let mut page = Html::default();

@@ -40,7 +40,7 @@ pub(crate) async fn show(frame: &Frame<'_>, sight: &Sight) -> Result<Shown> {
         (View::Running, "Running", State::Running),
         (View::Dead, "Dead", State::Dead),
     ] {
-        let timers = sight.list(&lists::from_begin(all.clone().state(state), now)).await?;
+        let timers = sight.list(&lists::in_state(all.clone(), state, now)).await?;
         missing = missing.or(timers.missing);
         title(&mut page, name, view, kind);
         lists::table(&mut page, frame, &timers.of, now, Place::Kind);
@@ -72,7 +72,7 @@ async fn dead(
     for counts in whole.counts.iter().filter(|of| of.dead > 0).take(FEW as usize) {
         let limit = FEW.saturating_sub(some.of.len() as u32);
         let filter = Filter::new().kind(&*counts.kind).state(State::Dead).limit(limit);
-        let more = sight.list(&lists::from_begin(filter, now)).await?;
+        let more = sight.list(&filter).await?;
         some.of.extend(more.of);
         some.missing = some.missing.or(more.missing);
     }
