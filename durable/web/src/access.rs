@@ -83,9 +83,11 @@ impl Guard {
             return Some(Login { visitor, form, has_cookie: false });
         }
         let visitor = Visitor::operator("");
-        if let Some(given) = header(&request.headers, AUTHORIZATION) {
-            let (scheme, token) = given.split_once(' ')?;
-            let is_it = scheme.eq_ignore_ascii_case("bearer") && self.is_token(token.trim());
+        let given = header(&request.headers, AUTHORIZATION).and_then(|given| given.split_once(' '));
+        // Other schemes are those of something in front, such as a proxy with passwords of its own.
+        if let Some((_, token)) = given.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
+        {
+            let is_it = self.is_token(token.trim());
             return is_it.then_some(Login { visitor, form: None, has_cookie: false });
         }
         let cookie = self.cookies(&request.headers).find(|value| self.is_login(value, now))?;

@@ -395,6 +395,8 @@ fn only_the_token_opens_the_page() {
         assert!(is_locked(&client.get("?view=upcoming")), "{value}");
     }
     client.cookie = Some(format!("a=b; {name}={value}; c=d"));
+    let of_a_proxy = Request::builder().header("authorization", "Basic YTpi");
+    assert!(client.ask(of_a_proxy, "?view=upcoming").has("needle"));
     assert!(client.get("?view=upcoming").has("needle"));
 
     // It is valid in another process that has the token, and gone from the browser after the logout.

@@ -68,6 +68,9 @@ pub(crate) async fn show(frame: &Frame<'_>, sight: &Sight) -> Result<Shown> {
             if let Some(owner) = &timer.owner {
                 html!(page; "<dt>Worker</dt><dd><bdi>" {owner} "</bdi></dd>");
             }
+            if let Some(trace) = &timer.trace {
+                html!(page; "<dt>Trace</dt><dd><bdi>" {trace} "</bdi></dd>");
+            }
             html!(page; "<dt>Fence</dt><dd>" {timer.fence} "</dd>");
             if sight.is_sharded() {
                 html!(page; "<dt>Database</dt><dd>number " {timer.shard} "</dd>");

@@ -302,6 +302,12 @@ impl Service {
         format!("http://127.0.0.1:{}/", self.port)
     }
 
+    /// Elsewhere its `Drop` ends it.
+    #[cfg(not(unix))]
+    pub(crate) fn interrupt(self) -> bool {
+        true
+    }
+
     /// Stops it as Ctrl-C does, and returns true if it says that it has ended well.
     #[cfg(unix)]
     pub(crate) fn interrupt(mut self) -> bool {
