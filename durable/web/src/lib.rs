@@ -54,7 +54,20 @@
 //!
 //! Nothing while nobody looks. The counts and the pace read whole tables, a third of a second for a million timers: all visitors share
 //! one answer for two seconds ([`PageBuilder::counts_every`]) and for ten times as long as it took, so they take a tenth of a
-//! connection at most. Lists are pages of fifty along an index, and are refreshed as seldom. To find a key quickly, name its kind too.
+//! connection at most. Lists are pages of fifty along an index, and are refreshed as seldom; they read the payloads of their fifty.
+//! To find a key quickly, name its kind too: without it, all timers are read.
+//!
+//! ## Why it is as it is
+//!
+//! - It is a service of tower, and not a router of axum, so it fits each version of axum, and programs without axum. It has one address
+//!   and eight views, for which no router is needed.
+//! - Its links are queries, because a path would have to be told where the page is mounted, and because kinds and keys are free texts:
+//!   `..`, an empty text and `%2F` do not survive in a path on its way through routers and proxies.
+//! - Markup can only be written from literals of the source, and everything else through an escape, so there is no template in which an
+//!   escape could be forgotten. Script and style are known by their hashes; a number for each answer would be one more secret to make.
+//! - No session is kept. A login is a time and its code, so it needs no table and no memory, and works with several processes.
+//! - The mean and the latest of each minute are drawn on a logarithmic scale, because one run that was a minute late would press all
+//!   others, which were late by milliseconds, into one line.
 //!
 //! ## What it does not do
 //!
