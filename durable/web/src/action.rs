@@ -51,8 +51,13 @@ impl Action {
     }
 
     /// The address of a form that does it, with the timer (QUERY-2).
-    pub(crate) fn on(self, kind: &str, key: Option<&str>) -> Query {
-        Query::default().with("do", self.name()).with("kind", kind).with_some("key", key)
+    pub(crate) fn on(self, kind: &str, key: &str, shard: Option<usize>) -> Query {
+        self.on_all(kind).with("key", key).with_some("shard", shard)
+    }
+
+    /// The same for all of a kind.
+    pub(crate) fn on_all(self, kind: &str) -> Query {
+        Query::default().with("do", self.name()).with("kind", kind)
     }
 
     pub(crate) async fn run(

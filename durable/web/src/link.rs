@@ -71,9 +71,9 @@ impl Query {
     }
 }
 
-/// The page of one timer.
-pub(crate) fn to_timer(kind: &str, key: &str) -> Query {
-    Query::new("timer").with("kind", kind).with("key", key)
+/// The page of one timer. Of several databases the link has the number, because a timer is not always on its home.
+pub(crate) fn to_timer(kind: &str, key: &str, shard: Option<usize>) -> Query {
+    Query::new("timer").with("kind", kind).with("key", key).with_some("shard", shard)
 }
 
 /// The place in a list of timers behind which the next page begins.
@@ -133,7 +133,7 @@ mod tests {
             "+",
             "%",
         ] {
-            let link = to_timer("k/ä", key).link();
+            let link = to_timer("k/ä", key, None).link();
             assert!(link.starts_with("?view=timer&kind=") && link.is_ascii(), "{link}");
             assert!(!link[1..].contains(['?', '#', '"', '\'', '<', '>', '/', ' ', '\n']), "{link}");
             let query = Query::parse(&link.as_bytes()[1..]);

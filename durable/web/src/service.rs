@@ -302,7 +302,9 @@ impl Visit<'_> {
 
     fn frame(&self) -> Frame<'_> {
         let Shared { settings, .. } = self.shared;
-        Frame { settings, query: self.query, login: self.login.as_ref(), may_act: self.may_act() }
+        let is_sharded = self.shared.sight.is_sharded();
+        let login = self.login.as_ref();
+        Frame { settings, query: self.query, login, may_act: self.may_act(), is_sharded }
     }
 
     async fn show(&self) -> Reply {
@@ -369,18 +371,21 @@ impl Visit<'_> {
             _ if !self.may_act() => {
                 self.problem(StatusCode::FORBIDDEN, "You may look here, and change nothing.")
             }
-            _ => match action.run(self.shared.sight.timers(), self.query, form).await {
-                Ok(said) => {
-                    // The page of a timer that was cancelled has nothing to show any more.
-                    let is_gone =
-                        action == Action::Cancel && back.get("view") == Some(View::Timer.name());
-                    let kind = self.query.get("kind").filter(|_| is_gone);
-                    let to = kind
-                        .map_or(back, |kind| Query::new(View::Overview.name()).with("kind", kind));
-                    Reply::to(&to.with("said", said.name).with_some("count", said.count))
+            _ => {
+                match action.run(self.shared.sight.timers_of(self.query), self.query, form).await {
+                    Ok(said) => {
+                        // The page of a timer that was cancelled has nothing to show any more.
+                        let is_gone = action == Action::Cancel
+                            && back.get("view") == Some(View::Timer.name());
+                        let kind = self.query.get("kind").filter(|_| is_gone);
+                        let to = kind.map_or(back, |kind| {
+                            Query::new(View::Overview.name()).with("kind", kind)
+                        });
+                        Reply::to(&to.with("said", said.name).with_some("count", said.count))
+                    }
+                    Err(error) => self.failed(&error),
                 }
-                Err(error) => self.failed(&error),
-            },
+            }
         }
     }
 

@@ -11,6 +11,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
+use crate::link::Query;
 use tickwheel_durable::{
     AsyncTimers, Attempt, Error, Filter, HistoryFilter, KindCounts, Pace, Result, Timer, Timers,
 };
@@ -72,8 +73,10 @@ impl Sight {
         self.keep = keep;
     }
 
-    pub(crate) fn timers(&self) -> &AsyncTimers {
-        &self.all
+    /// Returns the database that a link names, or all, where the home of a timer is asked.
+    pub(crate) fn timers_of(&self, query: &Query) -> &AsyncTimers {
+        let one = query.number("shard").and_then(|shard: usize| self.each.get(shard));
+        one.unwrap_or(&self.all)
     }
 
     pub(crate) fn is_sharded(&self) -> bool {

@@ -27,6 +27,8 @@ pub(crate) struct Frame<'a> {
     pub(crate) query: &'a Query,
     pub(crate) login: Option<&'a Login>,
     pub(crate) may_act: bool,
+    /// Timers are on several databases.
+    pub(crate) is_sharded: bool,
 }
 
 impl Frame<'_> {
@@ -122,6 +124,11 @@ impl Frame<'_> {
         out.raw(SCRIPT);
         html!(out; "</script></body></html>");
         out
+    }
+
+    /// Returns what a link to a timer says of its database.
+    pub(crate) fn shard(&self, shard: usize) -> Option<usize> {
+        self.is_sharded.then_some(shard)
     }
 
     /// Writes a form, with what its request has to have (ACCESS-3), and where the browser goes afterwards.

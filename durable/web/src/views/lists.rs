@@ -71,8 +71,8 @@ pub(crate) async fn show(view: View, frame: &Frame<'_>, sight: &Sight) -> Result
         html!(page; r#"<a class="button" rel="next" href=""# [next.link()] r#"">Next page</a>"#);
     }
     if let Some(kind) = kind.filter(|_| view == View::Dead && !timers.of.is_empty()) {
-        frame.ask_first(&mut page, "Requeue all dead …", &Action::RequeueAll.on(kind, None));
-        frame.ask_first(&mut page, "Cancel all dead …", &Action::CancelAll.on(kind, None));
+        frame.ask_first(&mut page, "Requeue all dead …", &Action::RequeueAll.on_all(kind));
+        frame.ask_first(&mut page, "Cancel all dead …", &Action::CancelAll.on_all(kind));
     }
     html!(page; "</p>");
     let (title, missing) = (name.to_owned(), whole.missing.or(timers.missing));
@@ -116,7 +116,7 @@ pub(crate) async fn past(frame: &Frame<'_>, sight: &Sight) -> Result<Shown> {
         html!(page; ">" {name} "</a>");
     }
     html!(page; "</nav>");
-    attempts(&mut page, &past.of, now, Place::of(kind));
+    attempts(&mut page, frame, &past.of, now, Place::of(kind));
     if let Some(last) = past.of.last().filter(|_| has_more) {
         let next = link::behind_attempt(query.clone().without(&["said", "count"]), last);
         html!(page; r#"<p><a class="button" rel="next" href=""# [next.link()] r#"">Earlier</a></p>"#);
@@ -160,7 +160,7 @@ pub(crate) fn table(
             frame::name(out, &timer.kind);
             html!(out; "</a></td>");
         }
-        html!(out; r#"<th scope="row"><a href=""# [link::to_timer(&timer.kind, &timer.key).link()] r#"">"#);
+        html!(out; r#"<th scope="row"><a href=""# [link::to_timer(&timer.kind, &timer.key, frame.shard(timer.shard)).link()] r#"">"#);
         frame::name(out, &timer.key);
         html!(out; "</a></th><td>");
         state(out, timer);
@@ -181,7 +181,7 @@ pub(crate) fn table(
 
 /// Writes what can be done with a timer as it is now.
 pub(crate) fn actions(out: &mut Html, frame: &Frame<'_>, timer: &Timer) {
-    let on = |action: Action| action.on(&timer.kind, Some(&timer.key));
+    let on = |action: Action| action.on(&timer.kind, &timer.key, frame.shard(timer.shard));
     html!(out; r#"<div class="do">"#);
     match timer.state {
         State::Waiting => frame.button(out, "Run now", &on(Action::Reset)),
@@ -207,7 +207,13 @@ pub(crate) fn time(out: &mut Html, time: SystemTime, now: SystemTime) {
 }
 
 /// Writes attempts, a row each.
-pub(crate) fn attempts(out: &mut Html, attempts: &[Attempt], now: SystemTime, place: Place) {
+pub(crate) fn attempts(
+    out: &mut Html,
+    frame: &Frame<'_>,
+    attempts: &[Attempt],
+    now: SystemTime,
+    place: Place,
+) {
     if attempts.is_empty() {
         html!(out; r#"<div class="card"><p class="none">None is in the history.</p></div>"#);
         return;
@@ -229,7 +235,7 @@ pub(crate) fn attempts(out: &mut Html, attempts: &[Attempt], now: SystemTime, pl
             html!(out; "</a></td>");
         }
         if place != Place::Timer {
-            html!(out; r#"<th scope="row"><a href=""# [link::to_timer(&of.kind, &of.key).link()] r#"">"#);
+            html!(out; r#"<th scope="row"><a href=""# [link::to_timer(&of.kind, &of.key, frame.shard(of.shard)).link()] r#"">"#);
             frame::name(out, &of.key);
             html!(out; "</a></th>");
         }

@@ -46,15 +46,15 @@ pub(crate) async fn show(frame: &Frame<'_>, sight: &Sight) -> Result<Shown> {
         lists::table(&mut page, frame, &timers.of, now, Place::Kind);
         if state == State::Dead && !timers.of.is_empty() {
             html!(page; r#"<p class="do">"#);
-            frame.ask_first(&mut page, "Requeue all dead …", &Action::RequeueAll.on(kind, None));
-            frame.ask_first(&mut page, "Cancel all dead …", &Action::CancelAll.on(kind, None));
+            frame.ask_first(&mut page, "Requeue all dead …", &Action::RequeueAll.on_all(kind));
+            frame.ask_first(&mut page, "Cancel all dead …", &Action::CancelAll.on_all(kind));
             html!(page; "</p>");
         }
     }
     title(&mut page, "Past", View::Past, kind);
     let past = sight.history(&HistoryFilter::new().kind(kind).limit(FEW)).await?;
     missing = missing.or(past.missing);
-    lists::attempts(&mut page, &past.of, now, Place::Kind);
+    lists::attempts(&mut page, frame, &past.of, now, Place::Kind);
     age(&mut page, of.age());
     Ok(Shown { title: kind.to_owned(), page, missing, is_there: true, is_live: true })
 }

@@ -23,7 +23,7 @@ pub(crate) async fn show(frame: &Frame<'_>, sight: &Sight) -> Result<Shown> {
     let (kind, key) = named(frame.query)?;
     let whole = sight.whole().await?;
     let now = whole.of.now();
-    let timer = sight.timers().get(kind, key).await?;
+    let timer = sight.timers_of(frame.query).get(kind, key).await?;
     let past = sight.history(&HistoryFilter::new().kind(kind).key(key).limit(ATTEMPTS)).await?;
     let mut page = Html::default();
     html!(page; r#"<h2><small><a href=""# [Query::new("").with("kind", kind).link()] r#"">"#);
@@ -72,7 +72,7 @@ pub(crate) async fn show(frame: &Frame<'_>, sight: &Sight) -> Result<Shown> {
                 html!(page; "<dt>Trace</dt><dd><bdi>" {trace} "</bdi></dd>");
             }
             html!(page; "<dt>Fence</dt><dd>" {timer.fence} "</dd>");
-            if sight.is_sharded() {
+            if frame.is_sharded {
                 html!(page; "<dt>Database</dt><dd>number " {timer.shard} "</dd>");
             }
             if let Some(error) = &timer.error {
@@ -96,7 +96,7 @@ pub(crate) async fn show(frame: &Frame<'_>, sight: &Sight) -> Result<Shown> {
         }
     }
     html!(page; "<h2>Attempts</h2>");
-    lists::attempts(&mut page, &past.of, now, Place::Timer);
+    lists::attempts(&mut page, frame, &past.of, now, Place::Timer);
     // The form to move it has a field, so this view stays as it is while somebody fills it in; the script sees to that.
     Ok(Shown {
         title: key.to_owned(),
@@ -115,7 +115,7 @@ fn named(query: &Query) -> Result<(&str, &str)> {
 }
 
 fn reset(out: &mut Html, frame: &Frame<'_>, timer: &Timer) {
-    let action = Action::Reset.on(&timer.kind, Some(&timer.key));
+    let action = Action::Reset.on(&timer.kind, &timer.key, frame.shard(timer.shard));
     frame.form(out, &action, frame.query, |out| {
         html!(out; r#"<p class="do"><label for="number">Move it to</label><input id="number" name="number" inputmode="numeric" pattern=" *[0-9]+ *" size="6" required>"#
             r#"<select name="unit" aria-label="Unit"><option>seconds<option selected>minutes<option>hours<option>days</select> from now "#
@@ -184,7 +184,7 @@ pub(crate) async fn confirm(frame: &Frame<'_>, sight: &Sight) -> Result<Shown> {
     let action = match action {
         Action::Cancel => {
             let (kind, key) = named(query)?;
-            let timer = sight.timers().get(kind, key).await?;
+            let timer = sight.timers_of(frame.query).get(kind, key).await?;
             is_there = timer.is_some();
             html!(page; "<h2>Cancel this timer?</h2><p><b>");
             frame::name(&mut page, kind);
@@ -199,7 +199,7 @@ pub(crate) async fn confirm(frame: &Frame<'_>, sight: &Sight) -> Result<Shown> {
                 Some((_, true)) => html!(page; "<p>It is removed, and the series ends.</p>"),
                 Some(_) => html!(page; "<p>It is removed, and will not run.</p>"),
             }
-            Some(action.on(kind, Some(key)))
+            Some(action.on(kind, key, query.number("shard")))
         }
         Action::RequeueAll | Action::CancelAll => {
             let whole = sight.whole().await?;
@@ -218,7 +218,7 @@ pub(crate) async fn confirm(frame: &Frame<'_>, sight: &Sight) -> Result<Shown> {
                 }
                 _ => html!(page; "They are removed, with their errors.</p>"),
             }
-            Some(action.on(kind, None))
+            Some(action.on_all(kind))
         }
         _ => return Err(invalid()),
     };
