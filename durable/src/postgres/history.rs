@@ -182,7 +182,7 @@ impl<C: Sql> Within<'_, C> {
             " SELECT kinds.kind, timestamptz 'epoch' + p.step * $3::bigint * interval '1 microsecond', p.done, p.failed, p.dead, p.snoozed,
                 p.late, p.max_late
             FROM kinds CROSS JOIN LATERAL (
-                SELECT (extract(epoch FROM h.started) * 1000000)::bigint / $3 AS step,
+                SELECT (date_part('epoch', h.started) * 1000000)::bigint / $3 AS step,
                     count(*) FILTER (WHERE h.outcome = 'done') AS done, count(*) FILTER (WHERE h.outcome = 'failed') AS failed,
                     count(*) FILTER (WHERE h.outcome = 'dead') AS dead, count(*) FILTER (WHERE h.outcome = 'snoozed') AS snoozed,
                     avg(h.late_us)::bigint AS late, max(h.late_us) AS max_late
