@@ -139,7 +139,11 @@ impl Sight {
     /// Returns the last answer if it is still good, or somebody asks already. Otherwise the caller has to ask.
     fn last_or_ask(&self) -> std::result::Result<Answer<Arc<Whole>>, Asked<'_>> {
         let mut cached = self.cached();
-        let is_good = |last: &Answer<Arc<Whole>>| last.of.age() < self.keep.max(10 * last.of.took);
+        let is_good = |last: &Answer<Arc<Whole>>| {
+            // One that waited for a database that is away has not kept the others busy, and is to end when that one is back.
+            let rest = if last.missing.is_none() { 10 * last.of.took } else { Duration::ZERO };
+            last.of.age() < self.keep.max(rest)
+        };
         if let Some(last) = cached.last.as_ref().filter(|last| cached.is_asked || is_good(last)) {
             return Ok(last.clone());
         }
