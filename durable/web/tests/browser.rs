@@ -20,7 +20,7 @@ use common::{Random, until};
 use databases::Database;
 use driver::{Browser, Service, missing, request};
 use tickwheel_durable::{
-    Attempt, Claim, Finish, NewTimer, Outcome, Store, Then, Timers, sqlite::Sqlite,
+    Attempt, Claim, Finish, NewTimer, Outcome, State, Store, Then, Timers, sqlite::Sqlite,
 };
 
 /// Each would set `window.hacked`, or load something, where it came into the page unescaped.
@@ -38,7 +38,11 @@ fn path(database: &Database<'_>) -> String {
 }
 
 fn logged_in(browser: &Browser, service: &Service) {
-    browser.open(&service.page());
+    logged_in_at(browser, service, &service.page());
+}
+
+fn logged_in_at(browser: &Browser, service: &Service, page: &str) {
+    browser.open(page);
     browser.write("#token", &service.token);
     browser.click("button.strong");
     until("it is logged in", || browser.count("nav[aria-label=Views]") == 1);
@@ -66,6 +70,7 @@ fn an_operator_uses_the_page() {
     timers_come_and_one_is_requeued(&browser);
     hostile_timers_do_nothing(&browser);
     read_only_has_no_buttons(&browser);
+    without_tls_the_origin_tells(&browser);
     if std::env::var_os("TICKWHEEL_PICTURE").is_some() {
         draw(&browser);
     }
@@ -232,6 +237,22 @@ fn read_only_has_no_buttons(browser: &Browser) {
     assert!(status == 200 && String::from_utf8_lossy(&body).contains("the card was declined"));
 }
 
+/// To another machine without TLS, browsers send no `Sec-Fetch-Site`. Then `Origin` says where a form comes from.
+fn without_tls_the_origin_tells(browser: &Browser) {
+    let database = Database::file();
+    let service = Service::start(&path(&database), &[]);
+    let timers = database.open();
+    die(&path(&database), &timers, "charged", "1", "the card was declined");
+    let page = format!("http://shop.test:{}/", service.port);
+    logged_in_at(browser, &service, &page);
+    assert_eq!(browser.run("return isSecureContext"), false);
+    browser.open(&format!("{page}?view=dead&kind=charged"));
+    browser.click("tbody .do button");
+    until("it is requeued", || browser.text().contains("The timer waits again"));
+    let timer = timers.get("charged", "1").expect("an answer").expect("it is there");
+    assert_eq!(timer.state, State::Waiting);
+}
+
 /// Draws the page with an hour that is made up, beside what the service does.
 fn draw(browser: &Browser) {
     let database = Database::file();
@@ -279,7 +300,7 @@ fn draw(browser: &Browser) {
     let begin = SystemTime::now();
     until("some are dead", || {
         timers
-            .list(&tickwheel_durable::Filter::new().state(tickwheel_durable::State::Dead))
+            .list(&tickwheel_durable::Filter::new().state(State::Dead))
             .is_ok_and(|dead| dead.len() > 2)
     });
     browser.open(&service.page());

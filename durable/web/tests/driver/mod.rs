@@ -63,6 +63,7 @@ impl Browser {
             "--disable-background-networking",
             "--disable-component-update",
             "--force-color-profile=srgb",
+            "--host-resolver-rules=MAP shop.test 127.0.0.1",
         ];
         let answer = browser.call(
             "POST",
