@@ -47,6 +47,18 @@
 //! set back. The number of the server's timeline cannot be read on all servers that speak PostgreSQL. And a counter in a row would be
 //! written by each claim, and lost with the others. The random bits cost at most 0.2 us for each timer.
 //!
+//! A run learns of a cancel from a read that its worker makes twice a second while it has long runs. Two other ways were left alone.
+//! A notice of the server would come within milliseconds, but not in a SQLite file, nor through a pooler, nor if notices are set to
+//! `never`; so the read would be needed all the same. And leases that are extended each third of a second would be a write for each
+//! run. In the process that cancels, the worker asks at once, and its handlers knew after 0.3 to 2 ms. From other processes they knew
+//! after 0.15 to 0.5 s, in both databases; the worst case is 0.75 s and the read (`cargo test -p tickwheel-durable --test worker a_cancel
+//! -- --nocapture`).
+//!
+//! A handler that hears so returns, and most return `Ok`. In a first form that counted as done if nobody else had the timer: a worker
+//! that was alone, and away from its database for longer than a lease, lost the work that the handler had left undone. Now what a
+//! handler returns that has heard so is a failed attempt, and if the timer is gone, it changes nothing. What returns after its
+//! time limit has failed, whether the dispatcher or the handler was first.
+//!
 //! A few threads start all async handlers of a kind, so each takes many at once and writes their starts in one commit. With a
 //! commit for each, 1,000 runs that wait for each other were 1,006 commits with PostgreSQL, and with a SQLite file they were all under
 //! way after 0.6 to 2.3 s. Now these are 21 commits, and 0.3 to 0.4 s (with other work on the two cores).
@@ -188,3 +200,38 @@
 //! | plans are kept | 30, 22, 14 | 1.0, 1.6, 1.5 |
 //! | prepared anew after 2 ms | 22, 32, 33 | 3.7, 3.5, 2.7 |
 //! | after 5 ms, and 0.1 ms for each row | 48, 55, 45 | 3.8, 3.9, 3.2 |
+//!
+//! # The history
+//!
+//! A row of the history is made by the worker in memory, and goes to the store with the outcome. So a store copies no columns, and the
+//! statements of `finish` put in the rows of those runs that they have locked as theirs. A handler in a transaction is another case: the change of
+//! `finish` comes before the handler, to know that the run is still the worker's, and the row behind it, when it is known how long the
+//! handler took. A completion is executed by somebody else's client. In a first plan the finisher was to write its row afterwards,
+//! which is a second transaction, and a process that dies in between would leave a run without a row. Now the statement puts in the row
+//! itself. It contains numbers alone, and takes the texts from the timer's row, so nothing needs quotes.
+//!
+//! The primary key is the kind, the start and the fencing number. It says which attempt a row is, lets a repeated row be left out, has the
+//! oldest rows of a kind at its begin and the last at its end, and serves the pace. A number of the row's own would be one more index.
+//! The index by key makes a run dearest, since its keys are in no order. It is there because "what became of this one" is what is asked
+//! most. Failures are few, so an index of those alone costs the others nothing.
+//!
+//! | processor time for a timer that is scheduled and runs, 20,000 at a time, in us | PostgreSQL | SQLite |
+//! | --- | --- | --- |
+//! | before there was a history | 42.1 | 16.0 |
+//! | without a history | 41.6 | 15.4 |
+//! | with one | 53.7 | 18.8 |
+//!
+//! These are medians of seven runs that alternated, release builds on two cores with a load of 10 from other programs, the
+//! server's time included. The time on the clock said less at that load: the three were not to be told apart.
+//!
+//! When a timer has died, no column told. It could not be the one who writes the death: workers of version 6 and statements by hand
+//! make timers dead too, and those bring timers back that would have to be forgotten. So the keeper that removes what is dead
+//! notes when it has first seen it, with the fencing number of that death. A timer that dies again has another number. The column
+//! costs nothing to timers that live, and the statements of workers did not change.
+//!
+//! The keeper is a task on the threads for calls. The finisher has time when nothing is due, and would have been the smallest place, but outcomes
+//! wait while it works, and in SQLite so would the file. A batch of the oldest rows begins where the last one has ended, for the same
+//! reason as a floor: what was removed stays in the way while any old transaction is open.
+//!
+//! `pace` reads the time first and sends it as a value. With the time in the statement, the server guessed a third of the table to be in
+//! any span, and read all of it for the last second.

@@ -2,6 +2,7 @@
 
 use std::error::Error as StdError;
 use std::fmt;
+use std::time::Duration;
 
 use crate::sharded::ShardError;
 use crate::store::SCHEMA_VERSION;
@@ -57,6 +58,21 @@ pub enum Error {
     /// A worker has stopped by itself. [`WorkerBuilder::on_error`](crate::WorkerBuilder::on_error) is told so.
     #[error("a worker has stopped: {0}")]
     Stopped(StopReason),
+    /// A handler has exceeded its time limit. Its run has failed, and another thread stands in for its own; an async one is dropped. The
+    /// hook of [`WorkerBuilder::on_error`](crate::WorkerBuilder::on_error) gets this at once, once for each run. It gets it again, with
+    /// `late`, when a handler has returned after all that went on for more than 100 ms.
+    #[error("the handler of the kind {kind:?} has exceeded its time limit of {limit:?} with the timer {key:?}{}", has_returned(*.late))]
+    #[non_exhaustive]
+    TimeLimit {
+        /// The kind of the timer.
+        kind: String,
+        /// Its key.
+        key: String,
+        /// How long the run might take.
+        limit: Duration,
+        /// How long after that the handler has returned. `None`: it goes on.
+        late: Option<Duration>,
+    },
     /// All threads of this kind are in handlers that have exceeded their time limits, so the worker claims no more timers of
     /// the kind until one of them returns. [`WorkerBuilder::on_error`](crate::WorkerBuilder::on_error) is told so.
     #[error(
@@ -105,6 +121,10 @@ impl Error {
             Error::Unmigrated(version) => Error::Unmigrated(*version),
             Error::Invalid(text) => Error::Invalid(text.clone()),
             Error::Stopped(reason) => Error::Stopped(*reason),
+            Error::TimeLimit { kind, key, limit, late } => {
+                let (kind, key) = (kind.clone(), key.clone());
+                Error::TimeLimit { kind, key, limit: *limit, late: *late }
+            }
             Error::Stuck(kind) => Error::Stuck(kind.clone()),
             Error::Shards(_) => Error::Invalid(self.to_string()),
             #[cfg(feature = "serde")]
@@ -148,6 +168,13 @@ impl fmt::Display for StopReason {
             }
             StopReason::Panicked => f.write_str("one of its own threads has panicked"),
         }
+    }
+}
+
+fn has_returned(late: Option<Duration>) -> String {
+    match late {
+        Some(late) => format!(", and has returned {late:.1?} after that"),
+        None => ": the run has failed".to_owned(),
     }
 }
 

@@ -1,5 +1,6 @@
 //! What a handler returns: [`Failure`], and how a failed timer is tried again: [`Retry`].
 
+use std::any::TypeId;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
@@ -9,7 +10,7 @@ use crate::error::with_causes;
 /// What a handler returns.
 pub type HandlerResult = Result<(), Failure>;
 
-/// Why a run has failed, and what is to follow. Every error converts into one, so `?` works in a handler.
+/// Why a run has not succeeded, and what is to follow. Every error converts into one, so `?` works in a handler.
 ///
 /// ```
 /// use std::time::Duration;
@@ -28,6 +29,8 @@ pub type HandlerResult = Result<(), Failure>;
 pub struct Failure {
     reason: String,
     pub(crate) follow: Follow,
+    /// The type of the error that it was made of.
+    of: Option<TypeId>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,17 +38,43 @@ pub(crate) enum Follow {
     Policy,
     After(Duration),
     Never,
+    Snooze(Duration),
 }
 
 impl Failure {
     /// A failure with a reason, which is kept with the timer.
     pub fn new(reason: impl Into<String>) -> Failure {
-        Failure { reason: reason.into(), follow: Follow::Policy }
+        Failure { reason: reason.into(), follow: Follow::Policy, of: None }
     }
 
     /// A failure that no further attempt would mend. The timer is dead at once.
     pub fn for_good(reason: impl fmt::Display) -> Failure {
-        Failure { reason: reason.to_string(), follow: Follow::Never }
+        Failure { follow: Follow::Never, ..Failure::new(reason.to_string()) }
+    }
+
+    /// Puts the run off: the timer waits for `delay`, and is called again. That is no failure. The attempt does not count, whichever
+    /// it was, and is in no number of failures; [`WorkerStats::snoozed`](crate::WorkerStats::snoozed) counts it. An error of an
+    /// earlier attempt stays with the timer.
+    ///
+    /// What a handler has done in its transaction is undone, as for every `Err`. The timer's due time stays as it was, so
+    /// [`lag`](crate::KindCounts::lag) counts from there. A run of a series is put off within the series, as long as the next run is
+    /// not due. If it would be by then, the run becomes a [timer of its own](crate#attempts-and-deaths). Nothing ends a handler that
+    /// snoozes for ever.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tickwheel_durable::{Failure, HandlerResult, Run};
+    ///
+    /// # fn is_open() -> bool { false }
+    /// fn pay(run: &Run<'_>) -> HandlerResult {
+    ///     if !is_open() {
+    ///         return Err(Failure::snooze(Duration::from_secs(3600))); // the bank is closed
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    pub fn snooze(delay: Duration) -> Failure {
+        Failure { follow: Follow::Snooze(delay), ..Failure::new("snoozed") }
     }
 
     /// Sets when to try again, if an attempt is left. With zero that is at once.
@@ -59,11 +88,24 @@ impl Failure {
     pub fn reason(&self) -> &str {
         &self.reason
     }
+
+    /// Returns true if it was made of an error of this type, by `?` or `Failure::from`. The causes of that error do not count.
+    ///
+    /// ```
+    /// use std::num::ParseIntError;
+    /// use tickwheel_durable::Failure;
+    ///
+    /// let failure = Failure::from("x".parse::<u8>().unwrap_err());
+    /// assert!(failure.is::<ParseIntError>() && !failure.is::<std::io::Error>());
+    /// ```
+    pub fn is<E: std::error::Error + 'static>(&self) -> bool {
+        self.of == Some(TypeId::of::<E>())
+    }
 }
 
 impl<E: std::error::Error + 'static> From<E> for Failure {
     fn from(error: E) -> Failure {
-        Failure::new(with_causes(&error))
+        Failure { of: Some(TypeId::of::<E>()), ..Failure::new(with_causes(&error)) }
     }
 }
 

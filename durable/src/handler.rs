@@ -1,15 +1,14 @@
 //! What a handler is called with: [`Run`], and [`Work`] for one in a transaction.
 
 use std::any::{Any, TypeId};
+use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-#[cfg(feature = "tokio-postgres")]
-use std::task::Poll;
-use std::task::Waker;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::clock::{from_micros, micros};
@@ -19,6 +18,10 @@ use crate::panics::{caught, quietly};
 use crate::store::{AnyTransaction, TransactionType};
 use crate::timer::Timer;
 use tickwheel::Scheduler;
+use tickwheel::time::Sleep;
+
+/// Why a run has failed that has exceeded its time limit.
+pub(crate) const TIME_LIMIT: &str = "it took longer than its time limit";
 
 /// Tells whether a run is still this worker's. The worker and the handler share it.
 pub(crate) struct Tenure {
@@ -35,17 +38,27 @@ pub(crate) struct Tenure {
     /// because only a run that exceeds its time limit in this very moment is told of by another thread.
     began: AtomicI64,
     started: AtomicI64,
-    /// The worker has learnt that the timer is another's. Relaxed for the same reason.
+    /// The worker has learnt that the timer is another's. Relaxed for the same reason: for those that wait, the lock of `waiting`
+    /// orders it.
     is_over: AtomicBool,
+    /// The handler was told that the run is not current any more, so it may have stopped in the middle. Relaxed: it reads this before
+    /// it returns.
+    has_heard: AtomicBool,
     /// The handler has asked for its completion, so it may end the timer itself. Relaxed for the same reason.
     has_completion: AtomicBool,
-    /// For a handler that is a future: its time is over, or how to wake it when it is.
-    cut: Mutex<Cut>,
+    waiting: Mutex<Waiting>,
 }
 
-enum Cut {
-    NotYet(Option<Waker>),
-    Done,
+/// Whom to wake.
+#[derive(Default)]
+struct Waiting {
+    /// The time of the handler is over. If it is a future, it is dropped.
+    is_cut: bool,
+    /// Until then, how to wake a handler that is a future.
+    flight: Option<Waker>,
+    /// Those that wait until the run is not current any more, by numbers.
+    others: HashMap<u64, Waker>,
+    last: u64,
 }
 
 impl Tenure {
@@ -60,8 +73,9 @@ impl Tenure {
             began: AtomicI64::new(0),
             started: AtomicI64::new(0),
             is_over: AtomicBool::new(false),
+            has_heard: AtomicBool::new(false),
             has_completion: AtomicBool::new(false),
-            cut: Mutex::new(Cut::NotYet(None)),
+            waiting: Mutex::default(),
         };
         tenure.extend(until);
         Arc::new(tenure)
@@ -99,8 +113,29 @@ impl Tenure {
         (started != 0).then(|| (from_micros(started), Duration::from_micros(took)))
     }
 
+    /// Returns for how long the timer has been this worker's.
+    pub(crate) fn age(&self) -> Duration {
+        self.scheduler.now().saturating_duration_since(self.base)
+    }
+
+    /// The timer is not this worker's any more. Nothing is locked.
     pub(crate) fn end(&self) {
         self.is_over.store(true, Ordering::Relaxed);
+        let others = std::mem::take(&mut self.lock_waiting().others);
+        others.into_values().for_each(|waker| quietly(|| waker.wake()));
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Relaxed)
+    }
+
+    /// Returns true if the handler has taken longer than it may.
+    pub(crate) fn is_late(&self) -> bool {
+        self.micros(self.scheduler.now()) >= self.limit.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn has_heard(&self) -> bool {
+        self.has_heard.load(Ordering::Relaxed)
     }
 
     pub(crate) fn has_completion(&self) -> bool {
@@ -109,37 +144,88 @@ impl Tenure {
 
     /// The time of the handler is over. If it is a future, it is polled once more, and then dropped. Nothing is locked.
     pub(crate) fn cut(&self) {
-        let before = std::mem::replace(&mut *self.lock_cut(), Cut::Done);
-        if let Cut::NotYet(Some(waker)) = before {
-            quietly(|| waker.wake());
-        }
+        let mut waiting = self.lock_waiting();
+        waiting.is_cut = true;
+        let flight = waiting.flight.take();
+        drop(waiting);
+        flight.into_iter().for_each(|waker| quietly(|| waker.wake()));
+        self.end();
     }
 
     /// Returns true if the time is over, and otherwise keeps the waker until it is.
     pub(crate) fn is_cut(&self, waker: &Waker) -> bool {
         let waker = waker.clone(); // the user's code, so nothing is locked, here and below
-        let mut cut = self.lock_cut();
-        let Cut::NotYet(known) = &mut *cut else { return true };
-        let before = known.replace(waker);
-        drop(cut);
+        let mut waiting = self.lock_waiting();
+        let is_cut = waiting.is_cut;
+        let before = if is_cut { Some(waker) } else { waiting.flight.replace(waker) };
+        drop(waiting);
         drop(before);
-        false
+        is_cut
     }
 
-    fn lock_cut(&self) -> std::sync::MutexGuard<'_, Cut> {
-        self.cut.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn is_current(&self) -> bool {
-        let now = self.micros(self.scheduler.now());
-        !self.is_over.load(Ordering::Relaxed)
-            && now < self.until.load(Ordering::Relaxed)
-            && now < self.limit.load(Ordering::Relaxed)
+        self.ends_at().is_some()
+    }
+
+    /// Returns until when the run is current, as far as is known, or a time before that. `None`: it is not.
+    fn ends_at(&self) -> Option<Instant> {
+        let now = self.scheduler.now();
+        let until = self.until.load(Ordering::Relaxed).min(self.limit.load(Ordering::Relaxed));
+        let left = until.saturating_sub(self.micros(now));
+        if self.is_over() || left <= 0 {
+            return None;
+        }
+        let left = Duration::from_micros(left.unsigned_abs()).min(Duration::from_secs(3600));
+        Some(now + left)
     }
 
     fn micros(&self, instant: Instant) -> i64 {
         let since = instant.saturating_duration_since(self.base).as_micros();
         i64::try_from(since).unwrap_or(i64::MAX)
+    }
+}
+
+/// Is ready once the run is not current any more: told so by `Tenure::end`, or when its lease or its time has come to an end.
+struct Cancelled {
+    tenure: Arc<Tenure>,
+    /// In `Waiting::others`, once it was polled.
+    number: Option<u64>,
+    sleep: Sleep,
+}
+
+impl Future for Cancelled {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let Cancelled { tenure, number, sleep } = self.get_mut();
+        let waker = context.waker().clone(); // the user's code, so nothing is locked, here and below
+        let mut waiting = tenure.lock_waiting();
+        let number = *number.get_or_insert(waiting.last);
+        waiting.last = waiting.last.max(number + 1);
+        let before = waiting.others.insert(number, waker);
+        drop(waiting);
+        drop(before);
+        // An `end` before the lock is seen here, and one after it wakes.
+        while let Some(end) = tenure.ends_at() {
+            let mut sleep = Pin::new(&mut *sleep);
+            sleep.as_mut().reset(end);
+            if sleep.poll(context).is_pending() {
+                return Poll::Pending;
+            }
+        }
+        tenure.has_heard.store(true, Ordering::Relaxed);
+        Poll::Ready(())
+    }
+}
+
+impl Drop for Cancelled {
+    fn drop(&mut self) {
+        let before = self.number.and_then(|n| self.tenure.lock_waiting().others.remove(&n));
+        drop(before); // with nothing locked
     }
 }
 
@@ -267,10 +353,42 @@ impl Run<'_> {
     }
 
     /// Returns false if this run has taken too long, or its lease has ended, or its timer was replaced or cancelled, as
-    /// far as this process knows. Then another worker may have the timer, and nothing that this run returns matters. A
-    /// long handler asks from time to time, and stops.
+    /// far as this process knows. Then another worker may have the timer, and what this run returns does not matter. A
+    /// long handler asks from time to time, and stops. If nobody else has the timer, because only the lease has ended, say, the attempt
+    /// has failed, also if a handler that was told so returns `Ok`.
+    ///
+    /// A cancel or a replacement, in whatever process, is known within a second, as long as the database answers. Not so to a handler
+    /// in a transaction, which holds its timer: a call that would cancel it waits for the transaction, and a
+    /// [completion](Run::completion) says itself whether the run was still this worker's.
     pub fn is_current(&self) -> bool {
-        self.tenure.is_current()
+        let is_current = self.tenure.is_current();
+        if !is_current {
+            self.tenure.has_heard.store(true, Ordering::Relaxed);
+        }
+        is_current
+    }
+
+    /// Returns a future that is ready once [`is_current`](Run::is_current) is false. It is for a handler that has something to wait
+    /// for beside its work, and needs nothing of the run while it waits, so it may go to another task.
+    ///
+    /// The handler goes on: a worker cannot know where it may be stopped. Only the time limit ends it, by the drop of its
+    /// future. So select between the work and this, and return then. What the handler returns does not matter any more.
+    ///
+    /// ```
+    /// use tickwheel_durable::{HandlerResult, Run};
+    ///
+    /// # async fn copied() -> HandlerResult { Ok(()) }
+    /// async fn copy(run: Run<'static>) -> HandlerResult {
+    ///     tokio::select! {
+    ///         done = copied() => done,
+    ///         () = run.cancelled() => Ok(()), // half a copy is thrown away
+    ///     }
+    /// }
+    /// ```
+    pub fn cancelled(&self) -> impl Future<Output = ()> + Send + Sync + Unpin + use<> {
+        let tenure = Arc::clone(&self.tenure);
+        let sleep = tenure.scheduler.sleep(Duration::ZERO); // the first poll sets its time
+        Cancelled { tenure, number: None, sleep }
     }
 }
 
@@ -284,7 +402,7 @@ impl Run<'_> {
         let mut future = std::pin::pin!(future);
         std::future::poll_fn(|context| {
             if self.tenure.is_cut(context.waker()) {
-                return Poll::Ready(Err(Failure::new("it took longer than its time limit")));
+                return Poll::Ready(Err(Failure::new(TIME_LIMIT)));
             }
             future.as_mut().poll(context)
         })
@@ -296,7 +414,7 @@ impl fmt::Debug for Run<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Run")
             .field("timer", &self.timer)
-            .field("is_current", &self.is_current())
+            .field("is_current", &self.tenure.is_current())
             .finish_non_exhaustive()
     }
 }
@@ -405,7 +523,7 @@ impl Work<'_> {
     /// What took too long is tried again already, or will be, so it is not committed.
     fn ends_with(&mut self, mut result: HandlerResult) -> bool {
         if result.is_ok() && !self.run.is_current() {
-            result = Err(Failure::new("it took longer than its time limit"));
+            result = Err(Failure::new(TIME_LIMIT));
         }
         let is_done = result.is_ok();
         self.result = Some(result);
@@ -416,5 +534,41 @@ impl Work<'_> {
 impl fmt::Debug for Work<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Work").field("run", &self.run).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn poll(cancelled: &mut Cancelled) -> bool {
+        Pin::new(cancelled).poll(&mut Context::from_waker(Waker::noop())).is_ready()
+    }
+
+    #[test]
+    fn those_that_wait_leave_nothing_behind() {
+        let scheduler = Scheduler::global();
+        let tenure = Tenure::new(
+            scheduler,
+            scheduler.now() + Duration::from_secs(60),
+            SystemTime::UNIX_EPOCH,
+        );
+        let sleep = || scheduler.sleep(Duration::ZERO);
+        let cancelled = || Cancelled { tenure: Arc::clone(&tenure), number: None, sleep: sleep() };
+        let mut first = cancelled();
+        for _ in 0..3 {
+            assert!(!poll(&mut first) && !poll(&mut first));
+            let mut other = cancelled();
+            assert!(!poll(&mut other));
+            assert_eq!(tenure.lock_waiting().others.len(), 2, "each once");
+            drop(other);
+            assert_eq!(tenure.lock_waiting().others.len(), 1);
+        }
+        assert!(!tenure.has_heard());
+        tenure.end();
+        assert!(tenure.lock_waiting().others.is_empty() && !tenure.is_current());
+        assert!(poll(&mut first) && poll(&mut cancelled()) && tenure.has_heard());
+        drop(first);
+        assert!(tenure.lock_waiting().others.is_empty());
     }
 }

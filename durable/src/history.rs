@@ -129,12 +129,14 @@ impl Outcome {
     pub(crate) fn before(then: &Then) -> Option<(Outcome, Option<&str>)> {
         match then {
             Then::Done | Then::Next(_) => Some((Outcome::Done, None)),
-            Then::Retry(_, error) | Then::Split { retry: Some(_), error, .. } => {
+            Then::Snooze(_) | Then::Split { retry: Some(_), error: None, .. } => {
+                Some((Outcome::Snoozed, None))
+            }
+            Then::Retry(_, error) | Then::Split { retry: Some(_), error: Some(error), .. } => {
                 Some((Outcome::Failed, Some(error)))
             }
-            Then::Dead(error) | Then::Split { retry: None, error, .. } => {
-                Some((Outcome::Dead, Some(error)))
-            }
+            Then::Dead(error) => Some((Outcome::Dead, Some(error))),
+            Then::Split { retry: None, error, .. } => Some((Outcome::Dead, error.as_deref())),
             Then::Release => None,
         }
     }

@@ -81,6 +81,28 @@
 //! last attempt the timer is [`Dead`](State::Dead): it stays in the table with its error, to be listed, requeued or
 //! cancelled. [`WorkerBuilder::on_dead`] is told.
 //!
+//! | to | |
+//! | --- | --- |
+//! | set the number of attempts, the gaps and their jitter, of a kind or of all | [`WorkerBuilder::retry`] |
+//! | say when the next attempt is to be | [`Failure::retry_after`] |
+//! | give up at once, from the handler | [`Failure::for_good`] |
+//! | give up after certain errors, of a kind or of all | [`WorkerBuilder::give_up_if`], [`Failure::is`] |
+//! | come again later, without a failure and without an attempt less | [`Failure::snooze`] |
+//! | bound how long an attempt may take | [`WorkerBuilder::time_limit`], [`NewTimer::time_limit`] |
+//! | stop a handler whose timer was cancelled or replaced | [`Run::cancelled`], [`Run::is_current`] |
+//!
+//! A handler that exceeds its time limit has failed, and its timer is tried again. Its thread is replaced, or its future dropped, and
+//! [`WorkerBuilder::on_error`] gets [`Error::TimeLimit`] at once, as an alarm.
+//!
+//! A cancel or a replacement reaches a run within a second, from whatever process it comes. A worker asks each half second which of its
+//! runs are still its own, if some have lasted for a quarter of a second. For a thousand of them that took the worker 5 ms of
+//! processor time a second with PostgreSQL, and the server 1 ms; with SQLite 9 ms (a debug build, with the extension of the leases;
+//! `TICKWHEEL_LONG_RUNS=1000 TICKWHEEL_ONLY=to_ask cargo test -p tickwheel-durable --test worker to_ask -- --nocapture`).
+//!
+//! [`Worker::stop`] gives back at once what has not started, whatever the handlers do that have. Another worker started the first of it
+//! 11 to 23 ms later, and with SQLite in another process within a second, which is how often that asks ([`WorkerBuilder::poll_every`]).
+//! So stop the worker when the process is told to end: the services above do so at Ctrl-C and at SIGTERM.
+//!
 //! A process that is killed costs those timers an attempt whose handlers were running. What it had claimed and not started
 //! goes back uncounted when the lease ends. For that the start is written down before the handler is called: another
 //! commit. A process that is killed between the two has used up an attempt of a handler that was not called; that takes well
@@ -93,7 +115,8 @@
 //! Each run of a series has its own attempts. A run that fails is tried again in its series, as long as the next run is
 //! not due. Then, and when its attempts are used up, it leaves the series: it becomes a timer of its own, whose key is that
 //! of the series, `@`, and the time at which it was due in milliseconds since 1970. There it waits for its next attempt, or
-//! is dead. The series goes on with its next run. So a later attempt may run beside the next run of the series.
+//! is dead. The series goes on with its next run. So a later attempt may run beside the next run of the series. The same goes for
+//! a run that snoozes.
 //!
 //! The other direction works too: [`sqlite::within`] and [`postgres::within`] schedule inside a transaction of yours, so
 //! that an order and its timer are written together or not at all.
@@ -115,6 +138,9 @@
 //! | `tickwheel_durable_runs_total` | attempts that were started |
 //! | `tickwheel_durable_failed_total` | attempts that failed |
 //! | `tickwheel_durable_dead_total` | timers that died |
+//! | `tickwheel_durable_snoozed_total` | attempts that were put off |
+//! | `tickwheel_durable_timed_out_total` | attempts that have exceeded their time limit |
+//! | `tickwheel_durable_stuck` | a gauge: handlers that have exceeded their time limit and have not returned |
 //! | `tickwheel_durable_errors_total` | errors that were told to [`WorkerBuilder::on_error`], without `kind` |
 //! | `tickwheel_durable_lateness_seconds` | a histogram: from the moment at which a timer woke to the start of its handler |
 //! | `tickwheel_durable_run_seconds` | a histogram: how long handlers took |
@@ -139,7 +165,9 @@
 //!   took, on the threads of calls. [`Timers::purge_history`] removes what is before a time at once.
 //! - [`WorkerBuilder::keep_dead`] removes dead timers in the same way. They stay for ever by default.
 //!
-//! COSTS
+//! A kind without a history pays nothing: its statements are those of before. With one, a timer that is scheduled and runs cost 54 us of processor
+//! time with PostgreSQL, the server's included, in place of 42, and 19 in place of 15 with SQLite; a row takes some 250 bytes
+//! with its indexes. All lists read indexes: of a million attempts, a page, those of one timer, and the failures among them took 2 to 6 ms.
 //!
 //! ## Traces
 //!
@@ -428,6 +456,10 @@
 //! | completed and discarded jobs of River and Oban, `recent_jobs`; Oban's `Pruner`, River's `CompletedJobRetentionPeriod` and `DiscardedJobRetentionPeriod`, Sidekiq's `dead_timeout_in_seconds` | [`Timers::history`], [`WorkerBuilder::history`], [`WorkerBuilder::keep_dead`] |
 //! | Oban's `cancel_all_jobs` | [`Timers::cancel_all`] |
 //! | OpenTelemetry for Oban and River, `sidekiq-opentelemetry` | [`OpenOptions::trace_with`], [`Run::trace`] |
+//! | Oban's `{:snooze, seconds}`; River's `JobSnooze` | [`Failure::snooze`] |
+//! | Oban's `{:cancel, reason}`; River's error `JobCancel`; Sidekiq's `:kill` and `:discard` | [`Failure::for_good`], [`WorkerBuilder::give_up_if`] |
+//! | River's `Client.JobCancel` and the job's context; Oban's `cancel_job` | [`Timers::cancel`] and [`Run::cancelled`] |
+//! | Oban's and River's `timeout` of a worker | [`WorkerBuilder::time_limit`] |
 //! | db-scheduler's heartbeats and dead executions | leases: [`WorkerBuilder::lease`] |
 //! | Oban's queue limits, `global_limit` and `rate_limit`; Sidekiq's limiters and queue weights; groups of `BullMQ` | [`at_most`](WorkerBuilder::at_most), [`at_most_in_all`](WorkerBuilder::at_most_in_all), [`rate`](WorkerBuilder::rate), [`weight`](WorkerBuilder::weight), [`serial_by`](WorkerBuilder::serial_by) |
 //! | the `poll_interval` of all of them | the wheel, and news from the server; [`WorkerBuilder::poll_every`] as a fallback |

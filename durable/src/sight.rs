@@ -86,6 +86,31 @@ pub(crate) fn failed(timer: &Timer, reason: &str, is_dead: bool) {
     _ = (timer, reason, is_dead);
 }
 
+/// A handler has exceeded its time limit, and has not returned.
+pub(crate) fn timed_out(timer: &Timer) {
+    #[cfg(feature = "metrics")]
+    {
+        let kind = || timer.kind.clone();
+        metrics::counter!("tickwheel_durable_timed_out_total", "kind" => kind()).increment(1);
+        metrics::gauge!("tickwheel_durable_stuck", "kind" => kind()).increment(1);
+    }
+    _ = timer;
+}
+
+/// That handler has returned, or was dropped.
+pub(crate) fn has_come_back(timer: &Timer) {
+    #[cfg(feature = "metrics")]
+    metrics::gauge!("tickwheel_durable_stuck", "kind" => timer.kind.clone()).decrement(1);
+    _ = timer;
+}
+
+/// An attempt was put off.
+pub(crate) fn snoozed(timer: &Timer) {
+    #[cfg(feature = "metrics")]
+    metrics::counter!("tickwheel_durable_snoozed_total", "kind" => timer.kind.clone()).increment(1);
+    _ = timer;
+}
+
 /// A timer is dead.
 pub(crate) fn died(timer: &Timer, reason: &str) {
     #[cfg(feature = "tracing")]

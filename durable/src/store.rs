@@ -15,7 +15,7 @@
 //! - A timer that is replaced or cancelled is not `Running` any more, in the same step. Only timers that are not
 //!   running are reset or requeued.
 //! - What returned `Ok` survives a crash of the process and of the database.
-//! - STORE-6 A timer's `attempts` counts starts of its handler. `claim` and `extend` leave it as it is. `start` and `finish`
+//! - STORE-6 A timer's `attempts` counts starts of its handler, but for those that were snoozed. `claim` and `extend` leave it as it is. `start` and `finish`
 //!   set it to the number that they are given.
 //! - STORE-7 A timer whose lease has ended without an outcome is suspected: its handler may have killed the process. It is
 //!   claimed by itself, and never together with others.
@@ -448,6 +448,16 @@ pub trait Connection: Table + Send {
     /// The errors of the database.
     fn extend(&mut self, runs: &[RunId], lease: Duration) -> Result<Changed>;
 
+    /// Returns the fencing numbers of those of these runs whose timers are running with them, as far as is committed. It changes
+    /// nothing, and waits for nobody. By default it returns all, and a run whose timer is gone learns of it when its lease is extended.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the database.
+    fn running(&mut self, runs: &[RunId]) -> Result<Vec<i64>> {
+        Ok(runs.iter().map(|run| run.fence).collect())
+    }
+
     /// Makes holds last `lease` from now (STORE-9). Returns the fencing numbers of those that there still are.
     ///
     /// # Errors
@@ -863,8 +873,8 @@ impl RunId {
 pub struct Finish {
     /// The attempt.
     pub run: RunId,
-    /// How often the handler was started for this run of the timer, with this attempt if it was started (STORE-6). The
-    /// next run of a series counts from zero.
+    /// How often the handler was started for this run of the timer, with this attempt if it was started and counts (STORE-6).
+    /// The next run of a series counts from zero.
     pub attempts: u32,
     /// What follows.
     pub then: Then,
@@ -897,21 +907,35 @@ pub enum Then {
     Retry(Duration, String),
     /// It has failed for good.
     Dead(String),
-    /// It has failed, and the timer waits for the next run of its series. The run that has failed leaves the series: it
+    /// It is put off, and waits so long from now. The timer's error stays as it was.
+    Snooze(Duration),
+    /// It has failed or is put off, and the timer waits for the next run of its series. The run leaves the series: it
     /// becomes a timer of its own, without a repetition and with everything else of the series, unless one with its key is
     /// there already.
     Split {
         /// When the next run of the series is due.
         next: SystemTime,
-        /// The key of the timer that the failed run becomes.
+        /// The key of the timer that the run becomes.
         key: String,
         /// So long after now it is tried again. `None`: it is dead.
         retry: Option<Duration>,
-        /// Why it has failed.
-        error: String,
+        /// Why it has failed. `None`: it is put off, and keeps the error that the timer had.
+        error: Option<String>,
     },
     /// It was never started, so it waits again.
     Release,
+}
+
+impl Then {
+    /// Returns true if the attempt counts (STORE-6).
+    pub(crate) fn counts(&self) -> bool {
+        !matches!(self, Then::Release) && !self.is_snooze()
+    }
+
+    /// Returns true if the run is put off.
+    pub(crate) fn is_snooze(&self) -> bool {
+        matches!(self, Then::Snooze(_) | Then::Split { error: None, .. })
+    }
 }
 
 /// What [`Connection::finish`] or [`Connection::extend`] has changed, by fencing numbers. What is in neither list was not

@@ -436,14 +436,19 @@ impl Timers {
     /// Removes a timer. Returns the state that it had, or `None` if it is not there.
     ///
     /// One that was [`Waiting`](State::Waiting) never starts. If it was [`Running`](State::Running), a worker has it: the
-    /// handler runs, or is about to, and nothing follows it.
+    /// handler runs, or is about to, and nothing follows it. The handler may learn of it within a second:
+    /// [`Run::cancelled`](crate::Run::cancelled).
     ///
     /// # Errors
     ///
     /// The errors of the database.
     pub fn cancel(&self, kind: &str, key: &str) -> Result<Option<State>> {
         let store = self.store_of(kind, key)?;
-        store.with_name(kind, key, |table, kind, key| table.cancel(kind, key))
+        let state = store.with_name(kind, key, |table, kind, key| table.cancel(kind, key))?;
+        if state == Some(State::Running) {
+            store.each_worker(Shared::has_cancelled);
+        }
+        Ok(state)
     }
 
     /// Returns a timer, or `None` if it is not there, because it is done, was cancelled, or never was.

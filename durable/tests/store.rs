@@ -434,7 +434,7 @@ fn a_failed_run_leaves_its_series(database: &Database<'_>) {
         let retry = (key == "tries").then_some(HOUR);
         // Of one, the key is there already. Its series goes on all the same.
         let key = if key == "fails" { "tries".to_owned() } else { format!("{key}@0") };
-        let then = Then::Split { next, key, retry, error: "no \0 luck".to_owned() };
+        let then = Then::Split { next, key, retry, error: Some("no \0 luck".to_owned()) };
         Finish::new(RunId::new(id, fence), 2, then)
     });
     let outcomes: Vec<_> = outcomes.collect();
@@ -492,6 +492,75 @@ fn each_outcome_leaves_its_state(database: &Database<'_>) {
     assert_eq!((timer.state, timer.attempts, timer.wake), (State::Waiting, 0, Some(timer.due)));
     let counts = &connection.counts().expect("counts")[0];
     assert_eq!((counts.waiting, counts.retrying, counts.running, counts.dead), (2, 1, 0, 1));
+}
+
+/// A handler has put them off: one that had failed before, one in its first attempt, and a run that leaves its series.
+fn what_is_put_off_keeps_its_error(database: &Database<'_>) {
+    let mut connection = connect(database);
+    let new = [mail("failed", NOW), mail("series", NOW).every(HOUR)];
+    connection.schedule(&new, Existing::Replace).expect("scheduled");
+    let claimed = claim(&mut *connection, 9);
+    for claimed in &claimed.timers {
+        let run = claimed.timer.run();
+        assert!(finish(&mut *connection, run, Then::Retry(NOW, "no luck".to_owned())));
+    }
+    connection.schedule(&[mail("fresh", NOW)], Existing::Replace).expect("scheduled");
+    thread::sleep(Duration::from_millis(5)); // the database's clock is a real one
+    let claimed = claim(&mut *connection, 9);
+    let next = claimed.now + HOUR;
+    let outcomes = claimed.timers.iter().map(|claimed| {
+        let key = "series@0".to_owned();
+        let then = match claimed.timer.key.as_str() {
+            "series" => Then::Split { next, key, retry: Some(HOUR * 2), error: None },
+            _ => Then::Snooze(HOUR * 2),
+        };
+        Finish::new(claimed.timer.run(), claimed.timer.attempts, then)
+    });
+    let outcomes: Vec<_> = outcomes.collect();
+    let runs: Vec<_> = outcomes.iter().map(|outcome| (outcome.run, outcome.attempts + 1)).collect();
+    assert_eq!(connection.start_all(&runs).expect("written").changed.len(), 3);
+    assert_eq!(connection.finish(&outcomes).expect("written").changed.len(), 3);
+    assert_eq!(connection.finish(&outcomes).expect("written"), Changed::default(), "each once");
+    assert!(claim(&mut *connection, 9).timers.is_empty());
+    let mut get = |key| connection.get("mail", key).expect("no error").expect("there");
+    for (key, attempts, error) in
+        [("failed", 1, Some("no luck")), ("fresh", 0, None), ("series@0", 1, Some("no luck"))]
+    {
+        let timer = get(key);
+        assert_eq!((timer.state, timer.attempts), (State::Waiting, attempts), "{key}");
+        assert_eq!((timer.error.as_deref(), timer.owner), (error, None), "{key}");
+        assert!(timer.wake.expect("a time") >= claimed.now + HOUR * 2, "{key}");
+        assert!(timer.due <= claimed.now, "{key}");
+    }
+    let series = get("series");
+    assert_eq!((series.attempts, series.error, series.wake), (0, None, Some(series.due)));
+    assert!(apart(series.due, next) <= Duration::from_millis(1));
+}
+
+fn it_is_told_which_runs_are_still_running(database: &Database<'_>) {
+    let mut connection = connect(database);
+    let all = ["stays", "held", "cancelled", "replaced", "done"].map(|key| mail(key, NOW));
+    connection.schedule(&all, Existing::Replace).expect("scheduled");
+    let claimed = claim(&mut *connection, 9);
+    let mut runs: Vec<_> = claimed.timers.iter().map(|claimed| claimed.timer.run()).collect();
+    assert_eq!(connection.running(&runs).expect("no error").len(), 5);
+    let run = |key| runs[keys(&claimed).iter().position(|other| *other == key).expect("claimed")];
+    assert!(finish(&mut *connection, run("done"), Then::Done));
+    connection.cancel("mail", "cancelled").expect("no error");
+    connection.schedule(&[mail("replaced", NOW)], Existing::Replace).expect("scheduled");
+    let again = claim(&mut *connection, 9);
+    assert_eq!(keys(&again), ["replaced"]);
+    let mut expected = [run("stays"), run("held"), id(&again, 0)].map(|run| run.fence);
+    expected.sort_unstable();
+    // What is not committed has not happened, and is not waited for.
+    let commit =
+        database.begin("BEGIN; UPDATE tickwheel_timers SET owner = 'x' WHERE key = 'held'");
+    runs.push(id(&again, 0));
+    let mut running = connection.running(&runs).expect("no error");
+    commit();
+    running.sort_unstable();
+    assert_eq!(running, expected);
+    assert_eq!(connection.running(&[]).expect("no error"), [0; 0]);
 }
 
 fn a_look_sees_ahead(database: &Database<'_>) {
@@ -881,7 +950,8 @@ fn a_run_that_leaves_its_series_takes_its_attempts_along(database: &Database<'_>
     try_it(Then::Retry(NOW, "no".to_owned()), "1", Outcome::Failed);
     thread::sleep(Duration::from_millis(3)); // SQLite rounds the time of the next attempt up
     let next = SystemTime::now() + day;
-    let split = Then::Split { next, key: "1@5".to_owned(), retry: None, error: "never".to_owned() };
+    let split =
+        Then::Split { next, key: "1@5".to_owned(), retry: None, error: Some("never".to_owned()) };
     try_it(split, "1@5", Outcome::Dead);
     let of = |key: &str| {
         let past = timers.history(&HistoryFilter::new().kind("mail").key(key)).expect("a history");
@@ -1125,7 +1195,8 @@ fn a_trace_goes_with_its_timer(database: &Database<'_>) {
     let claimed = claim(&mut *connection, 9);
     assert_eq!(claimed.timers[0].timer.trace.as_deref(), Some(parent));
     let next = claimed.now;
-    let split = Then::Split { next, key: "1@1".to_owned(), retry: None, error: "no".to_owned() };
+    let split =
+        Then::Split { next, key: "1@1".to_owned(), retry: None, error: Some("no".to_owned()) };
     assert!(finish(&mut *connection, id(&claimed, 0), split));
     assert_eq!(trace_of("1@1").as_deref(), Some(parent), "the run takes it along");
     assert_eq!(trace_of("1").as_deref(), Some(parent), "and the series keeps it");
@@ -1226,6 +1297,8 @@ on_both! {
     a_claim_takes_no_more_payload_than_fits,
     a_failed_run_leaves_its_series,
     each_outcome_leaves_its_state,
+    what_is_put_off_keeps_its_error,
+    it_is_told_which_runs_are_still_running,
     a_look_sees_ahead,
     claims_at_the_same_time_never_take_the_same,
     a_replaced_timer_is_not_ended_by_the_old_run,

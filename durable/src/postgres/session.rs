@@ -34,6 +34,10 @@ macro_rules! locked {
     };
 }
 
+/// Selects the fencing numbers of those runs that are still their workers'.
+const RUNNING: &str = "SELECT t.fence FROM tickwheel_timers t JOIN unnest($1::bigint[], $2::bigint[]) AS run (id, fence)
+    ON t.id = run.id AND t.fence = run.fence WHERE t.state = 'running'";
+
 /// For how long a transaction waits for a lock.
 const WAIT: &str = "SET LOCAL lock_timeout = '10s';";
 
@@ -364,6 +368,11 @@ impl<L: Link> Connection for Session<L> {
         })
     }
 
+    fn running(&mut self, runs: &[RunId]) -> Result<Vec<i64>> {
+        let (ids, fences) = ids_and_fences(runs);
+        fences_in(&self.table().query(RUNNING, &[&ids, &fences])?)
+    }
+
     fn hold(&mut self, fences: &[i64], lease: Duration) -> Result<Vec<i64>> {
         let sql = "UPDATE tickwheel_holds SET until = tickwheel_now() + $2::float8 * interval '1 millisecond'
             WHERE fence IN (SELECT fence FROM tickwheel_holds WHERE fence = ANY ($1::bigint[]) ORDER BY fence FOR UPDATE)
@@ -565,8 +574,6 @@ impl<C: Sql> Within<'_, C> {
         mut runs: Vec<RunId>,
         change: impl Fn(&mut Self, &[RunId]) -> Result<Vec<i64>>,
     ) -> Result<Changed> {
-        let running = "SELECT t.fence FROM tickwheel_timers t JOIN unnest($1::bigint[], $2::bigint[]) AS run (id, fence)
-                ON t.id = run.id AND t.fence = run.fence WHERE t.state = 'running'";
         let mut all = Changed::default();
         for pause in [1, 2, 4, 8] {
             let changed = change(self, &runs)?;
@@ -574,7 +581,7 @@ impl<C: Sql> Within<'_, C> {
             all.changed.extend(changed);
             if !runs.is_empty() {
                 let (ids, fences) = ids_and_fences(&runs);
-                all.busy = fences_in(&self.query(running, &[&ids, &fences])?)?;
+                all.busy = fences_in(&self.query(RUNNING, &[&ids, &fences])?)?;
                 runs.retain(|run| all.busy.contains(&run.fence));
             }
             if runs.is_empty() {
@@ -657,9 +664,13 @@ impl<C: Sql> Within<'_, C> {
                 Then::Retry(gap, error) => {
                     (State::Waiting, None, Some(for_interval(*gap)), text(error), None)
                 }
+                Then::Snooze(delay) => {
+                    (State::Waiting, None, Some(for_interval(*delay)), None, None)
+                }
                 Then::Dead(error) => (State::Dead, None, None, text(error), None),
                 Then::Split { next, key, retry, error } => {
-                    (State::Waiting, at(next), retry.map(for_interval), text(error), Some(key))
+                    let error = error.as_ref().and_then(text);
+                    (State::Waiting, at(next), retry.map(for_interval), error, Some(key))
                 }
                 Then::Release | Then::Done => (State::Waiting, None, None, None, None),
             };
@@ -692,7 +703,8 @@ macro_rules! runs {
     ($values:literal) => {
         concat!(
             "WITH mine AS (
-                SELECT run.*, t.kind, t.key, t.payload, t.due, t.max_attempts, t.time_limit_ms, t.trace
+                SELECT run.*, t.kind, t.key, t.payload, t.due, t.max_attempts, t.time_limit_ms, t.trace,
+                    CASE WHEN run.gap_ms IS NULL THEN run.new_error ELSE coalesce(run.new_error, t.error) END AS own_error
                 FROM unnest(",
             $values,
             ") AS run (id, fence, new_state, new_due, gap_ms, new_error, new_attempts, new_key)",
@@ -719,7 +731,7 @@ macro_rules! runs {
 }
 
 /// `due` is set in each case, and unchanged in most. `fence` becomes 0 for a timer that was never started, so that the
-/// trigger tells the other workers of it.
+/// trigger tells the other workers of it. What is put off has a gap and no error, and keeps the one that it had.
 macro_rules! change {
     () => {
         " UPDATE tickwheel_timers t SET
@@ -731,12 +743,12 @@ macro_rules! change {
             fence = CASE WHEN mine.new_state = 'waiting' AND mine.new_due IS NULL AND mine.gap_ms IS NULL
                 THEN 0 ELSE t.fence END,
             owner = NULL,
-            error = mine.new_error
+            error = CASE WHEN mine.new_due IS NULL THEN mine.own_error ELSE mine.new_error END
         FROM mine WHERE t.id = mine.id RETURNING mine.fence"
     };
 }
 
-/// Runs that have failed become timers of their own.
+/// Runs that have failed, or are put off, become timers of their own.
 macro_rules! own {
     () => {
         ", own AS (
@@ -745,7 +757,7 @@ macro_rules! own {
             SELECT kind, new_key, payload, due, max_attempts, time_limit_ms, trace,
                 CASE WHEN gap_ms IS NULL THEN 'dead' ELSE 'waiting' END, new_attempts,
                 CASE WHEN gap_ms IS NULL THEN 'infinity' ELSE tickwheel_now() + gap_ms * interval '1 millisecond' END,
-                new_error FROM mine
+                own_error FROM mine
             ON CONFLICT (kind, key) DO NOTHING)"
     };
 }

@@ -158,6 +158,21 @@ impl Connection for Session {
         })
     }
 
+    fn running(&mut self, runs: &[RunId]) -> Result<Vec<i64>> {
+        self.read(|table| {
+            let sql =
+                "SELECT 1 FROM tickwheel_timers WHERE id = ?1 AND fence = ?2 AND state = 'running'";
+            let mut statement = table.client.prepare_cached(sql).map_err(failed)?;
+            let mut running = Vec::new();
+            for run in runs {
+                if statement.exists((run.id, run.fence)).map_err(failed)? {
+                    running.push(run.fence);
+                }
+            }
+            Ok(running)
+        })
+    }
+
     fn hold(&mut self, fences: &[i64], lease: Duration) -> Result<Vec<i64>> {
         self.write(|table| {
             let sql = "UPDATE tickwheel_holds SET until = ?2 WHERE fence = ?1";
@@ -538,13 +553,21 @@ impl Within<'_> {
             Then::Retry(gap, error) => {
                 set(WAIT, self.due(When::After(*gap)).into(), Some(error), finish.attempts)
             }
+            Then::Snooze(delay) => {
+                let sql = "UPDATE tickwheel_timers
+                    SET owner = NULL, attempts = ?4, state = 'waiting', held_until = ?3
+                    WHERE id = ?1 AND fence = ?2 AND state = 'running'";
+                let values = params![id, fence, self.due(When::After(*delay)), finish.attempts];
+                self.client.prepare_cached(sql).and_then(|mut update| update.execute(values))
+            }
             Then::Dead(error) => {
                 set("state = 'dead', held_until = ?3", NEVER.into(), Some(error), finish.attempts)
             }
             Then::Split { next, key, retry, error } => {
                 let sql = "INSERT INTO tickwheel_timers
                         (kind, key, payload, due, max_attempts, time_limit_ms, trace, state, attempts, held_until, error)
-                    SELECT kind, ?3, payload, due, max_attempts, time_limit_ms, trace, ?4, ?5, ?6, ?7 FROM tickwheel_timers
+                    SELECT kind, ?3, payload, due, max_attempts, time_limit_ms, trace, ?4, ?5, ?6, coalesce(?7, error)
+                    FROM tickwheel_timers
                     WHERE id = ?1 AND fence = ?2 AND state = 'running' ON CONFLICT (kind, key) DO NOTHING";
                 let (state, until) = match retry {
                     Some(gap) => (State::Waiting, self.due(When::After(*gap))),
@@ -554,7 +577,7 @@ impl Within<'_> {
                 self.client
                     .prepare_cached(sql)
                     .and_then(|mut insert| insert.execute(values))
-                    .and_then(|_| set(NEXT, millis(*next).into(), Some(error), 0))
+                    .and_then(|_| set(NEXT, millis(*next).into(), error.as_deref(), 0))
             }
             Then::Release => set(WAIT, Value::Null, None, finish.attempts),
         };

@@ -20,12 +20,14 @@ use std::time::{Duration, Instant, SystemTime};
 use super::limits::{Groups, Shares, Start, at_a_time};
 use super::outage::Part;
 use super::runner;
-use super::shared::{ALONE, Alone, Cause, GRAIN, Held, Job, MOST_STUCK, Shared, Stage, count};
+use super::shared::{
+    ALONE, ASK, Alone, Cause, GRAIN, Held, Job, LONG_RUN, MOST_STUCK, Shared, Stage, count,
+};
 use super::turns::{FULL, MARGIN, Turn, Turns};
 use crate::clock::{from_micros, micros};
 use crate::error::{Error, Result, StopReason};
 use crate::failure::Failure;
-use crate::handler::Tenure;
+use crate::handler::{TIME_LIMIT, Tenure};
 use crate::sight;
 use crate::store::{
     Changed, Claim, Claimed, ClaimedTimer, Connection, Floor, HELD_BACK, Limits, RunId,
@@ -86,6 +88,8 @@ struct Dispatcher<'a> {
     must_look: bool,
     must_poll: bool,
     must_extend: bool,
+    /// The worker is to ask which runs are still its own, of those that have lasted for so long (CANCEL-1).
+    must_ask: Option<Duration>,
     must_attend: bool,
     /// Whose turn it is, and when the list of those that live was renewed last, if this worker is on it.
     turns: Turns,
@@ -115,6 +119,7 @@ pub(super) fn start(shared: &Arc<Shared>, connection: Option<Box<dyn Connection>
             must_look: true,
             must_poll: shared.poll().is_some(),
             must_extend: false,
+            must_ask: None,
             must_attend: true,
             turns: Turns::new(
                 i64::from_ne_bytes(RandomState::new().hash_one(()).to_ne_bytes()),
@@ -230,6 +235,8 @@ impl Dispatcher<'_> {
             Cause::Freed => self.runs_have_ended(),
             Cause::Poll => self.must_poll = true,
             Cause::Extend => self.must_extend = true,
+            Cause::Ask => self.must_ask = self.must_ask.or(Some(LONG_RUN)),
+            Cause::Cancelled => self.must_ask = Some(Duration::ZERO),
             Cause::Limit(fence) => self.end_of_time(fence),
             Cause::Room | Cause::Full | Cause::NotAlone | Cause::Again | Cause::Stop => {}
         }
@@ -328,6 +335,10 @@ impl Dispatcher<'_> {
         if self.must_extend {
             self.extend()?;
             self.must_extend = false;
+        }
+        if let Some(age) = self.must_ask {
+            self.ask(age)?;
+            self.must_ask = None;
         }
         if self.shared.is_stopping() {
             return Ok(false);
@@ -717,6 +728,35 @@ impl Dispatcher<'_> {
         }
         shared.has_jobs[kind].notify_all();
         shared.wake_after(Cause::Extend, shared.settings.lease / 3);
+        shared.wake_after(Cause::Ask, ASK);
+    }
+
+    /// Asks which runs are still this worker's, of those that have lasted for so long, and ends the tenure of the others (CANCEL-1).
+    fn ask(&mut self, age: Duration) -> Result<()> {
+        let shared = self.shared;
+        let is_asked = |held: &&Held| {
+            let holds_it = shared.kinds[held.kind].handler.is_transactional();
+            let is_started = held.stage == Stage::Started && !holds_it;
+            is_started && !held.tenure.has_completion() && held.tenure.age() >= age
+        };
+        let state = shared.state();
+        let runs: Vec<RunId> =
+            state.runs.values().filter(is_asked).map(|held| held.timer.run()).collect();
+        if !state.runs.is_empty() {
+            shared.wake_after(Cause::Ask, ASK);
+        }
+        drop(state);
+        if runs.is_empty() {
+            return Ok(());
+        }
+        let running: HashSet<i64> = self.connection()?.running(&runs)?.into_iter().collect();
+        let state = shared.state();
+        let gone = runs.iter().filter(|run| !running.contains(&run.fence));
+        let gone = gone.filter_map(|run| state.runs.get(&run.fence)).filter(is_asked);
+        let gone: Vec<_> = gone.map(|held| Arc::clone(&held.tenure)).collect();
+        drop(state);
+        gone.iter().for_each(|tenure| tenure.end()); // it wakes the user's futures, so nothing is locked
+        Ok(())
     }
 
     /// Extends the leases of all runs (LEASE-1).
@@ -747,7 +787,8 @@ impl Dispatcher<'_> {
         shared.wake_after(Cause::Extend, shared.settings.lease / 3);
         let changed: HashSet<i64> = extended.changed.into_iter().collect();
         let state = shared.state();
-        lost.iter().filter_map(|fence| state.runs.get(fence)).for_each(|held| held.tenure.end());
+        let lost = lost.iter().filter_map(|fence| state.runs.get(fence));
+        let mut ended: Vec<_> = lost.map(|held| Arc::clone(&held.tenure)).collect();
         for run in runs {
             match state.runs.get(&run.fence) {
                 Some(held) if in_transaction(held) => {} // it has started in the meantime
@@ -755,10 +796,13 @@ impl Dispatcher<'_> {
                     held.tenure.extend(sent + shared.settings.lease);
                 }
                 Some(_) if extended.busy.contains(&run.fence) => {}
-                Some(held) => held.tenure.end(),
+                Some(held) if held.tenure.has_completion() => {} // it may have ended its timer (CANCEL-1)
+                Some(held) => ended.push(Arc::clone(&held.tenure)),
                 None => {} // written in the meantime
             }
         }
+        drop(state);
+        ended.iter().for_each(|tenure| tenure.end()); // it wakes the user's futures, so nothing is locked
         Ok(())
     }
 
@@ -788,7 +832,6 @@ impl Dispatcher<'_> {
             return;
         }
         held.stage = Stage::Settled;
-        held.tenure.end();
         let (kind, timer, tenure) = (held.kind, Arc::clone(&held.timer), Arc::clone(&held.tenure));
         state.lines[kind].stuck += 1;
         let is_alive = shared.width_of(kind, &state.lines[kind]) > 0;
@@ -796,7 +839,8 @@ impl Dispatcher<'_> {
         let is_replaced = is_alive && !is_async && !state.is_stopping();
         drop(state);
         count(&shared.counters.timed_out, 1);
-        let failure = Failure::new("it took longer than its time limit");
+        sight::timed_out(&timer);
+        let failure = Failure::new(TIME_LIMIT);
         // Its rule is the user's, so it is asked while nothing is locked.
         let then = shared.after_failure(kind, &timer, &failure);
         shared.tell_of_failure(&timer, &then);
@@ -811,7 +855,9 @@ impl Dispatcher<'_> {
         tenure.cut();
         if is_replaced {
             runner::start_another(shared, kind);
-        } else if !is_alive {
+        }
+        shared.tell_of_time_limit(kind, &timer, None);
+        if !is_alive {
             shared.report(&Error::Stuck(shared.kinds[kind].name.clone()));
             shared.release_queued(kind);
         }

@@ -20,7 +20,7 @@ use super::runner::{Ended, end, has_started};
 use super::shared::{Job, Shared};
 use crate::error::StopReason;
 use crate::failure::Failure;
-use crate::handler::{Handler, HandlerFuture, Run};
+use crate::handler::{Handler, HandlerFuture, Run, TIME_LIMIT};
 use crate::panics::{caught, quietly};
 use crate::sight::{self, Span};
 
@@ -91,7 +91,7 @@ impl Future for Flight {
                     )));
                 }
                 if job.tenure.is_cut(context.waker()) {
-                    return Err(Failure::new("it took longer than its time limit"));
+                    return Err(Failure::new(TIME_LIMIT));
                 }
                 let Some(future) = &mut flight.future else { return Ok(Poll::Pending) };
                 Ok(future.as_mut().poll(context))

@@ -208,6 +208,7 @@ impl WorkerBuilder {
             name,
             handler,
             retry: None,
+            give_up_if: None,
             time_limit: None,
             history: None,
             keep_dead: None,
@@ -229,12 +230,54 @@ impl WorkerBuilder {
         self
     }
 
+    /// Sets after which failures a timer is dead at once, whatever attempts it has left: of the kind that was registered last, or
+    /// before any, of all kinds that have no such rule themselves. It is asked about whatever counts as a failed attempt: an error
+    /// that the handler has returned, also one with [`retry_after`](Failure::retry_after), its panic, and the end of its time limit.
+    /// A rule that panics has not said so.
+    ///
+    /// ```
+    /// # #[cfg(feature = "sqlite")] {
+    /// use std::num::ParseIntError;
+    /// use std::sync::mpsc::channel;
+    /// use std::time::Duration;
+    /// use tickwheel::Scheduler;
+    /// use tickwheel_durable::{Failure, NewTimer, Timers};
+    ///
+    /// let timers = Timers::open("sqlite::memory:")?;
+    /// let (tell, told) = channel();
+    /// let worker = timers
+    ///     .worker()
+    ///     .handle("charge", |run| {
+    ///         let _amount: u32 = std::str::from_utf8(run.payload())?.parse()?;
+    ///         Ok(())
+    ///     })
+    ///     .give_up_if(Failure::is::<ParseIntError>) // it will not get better
+    ///     .on_dead(move |timer, reason| _ = tell.send(format!("{}: {reason}", timer.attempts)))
+    ///     .start(Scheduler::global())?;
+    /// timers.schedule(&NewTimer::new("charge", "4711", Duration::ZERO).payload("two pears"))?;
+    /// assert_eq!(told.recv()?, "1: invalid digit found in string");
+    /// # drop(worker);
+    /// # }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn give_up_if(
+        mut self,
+        rule: impl Fn(&Failure) -> bool + Send + Sync + 'static,
+    ) -> WorkerBuilder {
+        let of_whom = match self.kinds.last_mut() {
+            Some(kind) => &mut kind.give_up_if,
+            None => &mut self.settings.give_up_if,
+        };
+        *of_whom = Some(Box::new(rule));
+        self
+    }
+
     /// Sets how long a run may take, for timers that do not say so themselves: of the kind that was registered last, or
     /// before any, of all kinds. By default a minute. One of less than a millisecond is refused by [`start`](WorkerBuilder::start).
     ///
-    /// A run that exceeds the limit has failed, and its timer is tried again. The handler cannot be stopped. It is told so
-    /// if it asks [`Run::is_current`]. Its thread is replaced, as long as no more than sixteen such threads of the kind are
-    /// stuck. After that, when all threads of the kind are stuck, the hook of [`on_error`](WorkerBuilder::on_error) gets
+    /// A run that exceeds the limit has failed, and its timer is tried again. The hook of [`on_error`](WorkerBuilder::on_error) gets
+    /// [`Error::TimeLimit`] at once. The handler cannot be stopped, unless it is a future. It is told so by [`Run::is_current`]
+    /// and [`Run::cancelled`]. Its thread is replaced, as long as no more than sixteen such threads of the kind are stuck. After that, when all threads of the kind are stuck, the hook of [`on_error`](WorkerBuilder::on_error) gets
     /// [`Error::Stuck`], and this worker claims no more of the kind until a handler returns. Other kinds are not affected.
     pub fn time_limit(mut self, limit: Duration) -> WorkerBuilder {
         match self.kinds.last_mut() {
@@ -426,8 +469,8 @@ impl WorkerBuilder {
         self
     }
 
-    /// Sets what is told of errors of the database, of kinds that hang ([`Error::Stuck`]), and of a worker that stops by itself
-    /// ([`Error::Schema`], [`Error::Stopped`]). By default they are printed to stderr.
+    /// Sets what is told of errors of the database, of handlers that hang ([`Error::TimeLimit`], [`Error::Stuck`]), and of a worker that
+    /// stops by itself ([`Error::Schema`], [`Error::Stopped`]). By default they are printed to stderr.
     ///
     /// If the database cannot be reached or used, the hook is told once. The worker goes on trying, after gaps that grow
     /// to five seconds, and [`on_recovery`](WorkerBuilder::on_recovery) is told when it has succeeded.
@@ -784,12 +827,14 @@ pub struct WorkerStats {
     pub done: u64,
     /// Failed, in whatever way.
     pub failed: u64,
-    /// Of those failed: exceeded their time limit.
+    /// Of those failed: exceeded their time limit. [`Error::TimeLimit`] tells of each.
     pub timed_out: u64,
     /// Timers that died, and were written down as dead.
     pub dead: u64,
     /// Whose outcome did not matter any more, because the lease had ended, or the timer was replaced or cancelled.
     pub lost: u64,
+    /// Put off by their handlers ([`Failure::snooze`]), and written down. They are no failures.
+    pub snoozed: u64,
     /// Claimed and given back, at the stop, or because the database could not be reached before the handler was called.
     pub released: u64,
     /// Claimed now, and not yet written down.
@@ -816,6 +861,7 @@ impl WorkerStats {
             timed_out: self.timed_out + other.timed_out,
             dead: self.dead + other.dead,
             lost: self.lost + other.lost,
+            snoozed: self.snoozed + other.snoozed,
             released: self.released + other.released,
             running: self.running + other.running,
             stuck: self.stuck + other.stuck,

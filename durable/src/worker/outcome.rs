@@ -4,6 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use super::shared::{FEW, Held, Job, Kind, QUICK, Shared, count};
 use crate::clock::{LATEST, from_micros, micros};
+use crate::error::Error;
 use crate::failure::{Failure, Follow, Retry};
 use crate::handler::{Completes, Tenure};
 use crate::history::{Attempt, Outcome};
@@ -33,9 +34,9 @@ impl Shared {
     /// What is to be written of a run.
     pub(super) fn finish(&self, held: &Held, then: Then) -> Finish {
         let timer = &held.timer;
-        let never_started = u32::from(then == Then::Release);
+        let uncounted = u32::from(!then.counts());
         let record = self.record(held.kind, timer, &held.tenure, &then);
-        Finish { record, ..Finish::new(timer.run(), timer.attempts - never_started, then) }
+        Finish { record, ..Finish::new(timer.run(), timer.attempts - uncounted, then) }
     }
 
     /// The row of an attempt, if its kind has a history. Of one that was never called, because the lease of the last one has ended, it
@@ -83,6 +84,11 @@ impl Shared {
         self.kinds[kind].retry.as_ref().unwrap_or(&self.settings.retry)
     }
 
+    /// How long a run of a timer may take.
+    pub(super) fn time_limit_of(&self, kind: usize, timer: &Timer) -> Duration {
+        timer.time_limit.or(self.kinds[kind].time_limit).unwrap_or(self.settings.time_limit)
+    }
+
     /// How often a timer of a kind is tried.
     pub(super) fn max_attempts(&self, kind: usize, timer: &Timer) -> u32 {
         timer.max_attempts.unwrap_or(self.retry_of(kind).max_attempts())
@@ -97,26 +103,34 @@ impl Shared {
             || average.is_none_or(|average| average >= QUICK)
     }
 
-    /// What follows a failed attempt. A run of a series that is dead, or that would be tried again when the next run is due
-    /// already, leaves its series, so that the series goes on.
+    /// What follows a failed attempt, or one that is put off. A run of a series that is dead, or that would be tried again when the
+    /// next run is due already, leaves its series, so that the series goes on.
     pub(super) fn after_failure(&self, kind: usize, timer: &Timer, failure: &Failure) -> Then {
         let is_last = timer.attempts >= self.max_attempts(kind, timer);
         let retry = match failure.follow {
+            Follow::Snooze(delay) => return self.after_end(timer, Some(delay), None),
             Follow::Never => None,
-            _ if is_last => None,
+            _ if is_last || self.gives_up(kind, failure) => None,
             Follow::After(gap) => Some(gap),
             Follow::Policy => Some(self.retry_of(kind).gap(timer.attempts)),
         };
-        self.after_end(timer, retry, failure.reason())
+        self.after_end(timer, retry, Some(failure.reason()))
+    }
+
+    /// Returns true if no further attempt is to follow this failure. That is for the user to say, so nothing is locked (LEASE-4).
+    fn gives_up(&self, kind: usize, failure: &Failure) -> bool {
+        let gives_up = self.kinds[kind].give_up_if.as_ref().or(self.settings.give_up_if.as_ref());
+        gives_up.is_some_and(|gives_up| caught(|| Ok(gives_up(failure))).unwrap_or(false))
     }
 
     /// What follows the end of the lease of the last attempt (ATTEMPT-5).
     pub(super) fn after_last_lease(&self, timer: &Timer) -> Then {
-        self.after_end(timer, None, timer.error.as_deref().unwrap_or("its lease ended"))
+        self.after_end(timer, None, Some(timer.error.as_deref().unwrap_or("its lease ended")))
     }
 
-    fn after_end(&self, timer: &Timer, retry: Option<Duration>, reason: &str) -> Then {
-        let error = reason.to_owned();
+    /// Without a reason, and with a gap, the run is put off.
+    fn after_end(&self, timer: &Timer, retry: Option<Duration>, reason: Option<&str>) -> Then {
+        let error = reason.map(str::to_owned);
         let again = retry.map(|gap| {
             let now = self.clock().latest_time(self.scheduler.now());
             now.checked_add(gap).unwrap_or_else(|| from_micros(LATEST))
@@ -125,9 +139,16 @@ impl Shared {
             (Ok(Then::Next(next)), _) if again.is_none_or(|again| again >= next) => {
                 Then::Split { next, key: key_of_run(timer), retry, error }
             }
-            (_, Some(gap)) => Then::Retry(gap, error),
-            (_, None) => Then::Dead(error),
+            (_, Some(gap)) => error.map_or(Then::Snooze(gap), |error| Then::Retry(gap, error)),
+            (_, None) => Then::Dead(error.unwrap_or_default()),
         }
+    }
+
+    /// Tells that a handler has exceeded its time limit, or, after that, by how much, with nothing locked (LEASE-4).
+    pub(super) fn tell_of_time_limit(&self, kind: usize, timer: &Timer, late: Option<Duration>) {
+        let (of, key) = (timer.kind.clone(), timer.key.clone());
+        let limit = self.time_limit_of(kind, timer);
+        self.tell(&Error::TimeLimit { kind: of, key, limit, late });
     }
 
     /// Counts a failure and tells of it, with nothing locked (LEASE-4). A death is told of once it is written.
@@ -135,7 +156,7 @@ impl Shared {
         let (reason, is_dead) = match then {
             Then::Retry(_, reason) => (reason, false),
             Then::Dead(reason) => (reason, true),
-            Then::Split { retry, error, .. } => (error, retry.is_none()),
+            Then::Split { retry, error: Some(error), .. } => (error, retry.is_none()),
             _ => return,
         };
         count(&self.counters.failed, 1);
@@ -146,7 +167,7 @@ impl Shared {
     pub(super) fn tell_of_death(&self, timer: &Timer, then: &Then) {
         let (key, reason) = match then {
             Then::Dead(reason) => (None, reason),
-            Then::Split { retry: None, key, error, .. } => (Some(key), error),
+            Then::Split { retry: None, key, error: Some(error), .. } => (Some(key), error),
             _ => return,
         };
         let mut dead = timer.clone();

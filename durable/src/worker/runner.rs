@@ -9,7 +9,7 @@ use super::outage::{Part, gap};
 use super::shared::{ALONE, Cause, Hold, Job, Shared, Stage, count};
 use crate::error::{Error, Result};
 use crate::failure::{Failure, HandlerResult};
-use crate::handler::{Run, Work};
+use crate::handler::{Run, TIME_LIMIT, Work};
 use crate::sight;
 use crate::store::{Changed, Connection, Finish, Purpose, Then, Transacted};
 
@@ -108,7 +108,7 @@ fn begin(shared: &Shared, kind: usize, jobs: Vec<Job>) -> Vec<(Job, Duration)> {
 fn begin_one(shared: &Shared, job: &Job, is_written: bool) -> Option<Duration> {
     let fence = job.timer.fence;
     let kind = &shared.kinds[job.kind];
-    let limit = job.timer.time_limit.or(kind.time_limit).unwrap_or(shared.settings.time_limit);
+    let limit = shared.time_limit_of(job.kind, &job.timer);
     let mut state = shared.state();
     if !job.tenure.is_current() || is_written && state.is_stopping() {
         if is_written {
@@ -302,9 +302,25 @@ fn transact(shared: &Shared, job: &Job, limit: Duration, run: Run<'_>) -> Ended 
     }
 }
 
+/// What a handler has returned does not count if its time was over, also if the dispatcher does not know that yet, or if it has
+/// stopped because it was told that its run is not current.
+fn heed(job: &Job, result: HandlerResult) -> HandlerResult {
+    if job.tenure.is_late() {
+        Err(Failure::new(TIME_LIMIT))
+    } else if result.is_ok() && job.tenure.has_heard() {
+        Err(Failure::new("it was told that its run was not current any more"))
+    } else {
+        result
+    }
+}
+
 /// Settles a run whose handler has returned, unless its time was over before (LEASE-2).
 pub(super) fn end(shared: &Shared, job: &Job, ended: Ended, took: Duration) {
     let fence = job.timer.fence;
+    let ended = match ended {
+        Ended::Returned(result) => Ended::Returned(heed(job, result)),
+        other => other,
+    };
     // A rule is the user's, so it is asked while nothing is locked.
     let then = match &ended {
         Ended::Returned(Ok(())) => match shared.after_success(&job.timer) {
@@ -328,8 +344,18 @@ pub(super) fn end(shared: &Shared, job: &Job, ended: Ended, took: Duration) {
         if matches!(ended, Ended::NotCalled) && is_transactional {
             return give_back(shared, job);
         }
-        shared.tell_of_failure(&job.timer, &then);
-        return settle(shared, job, then);
+        // Of a timer that is not this worker's any more, nothing is told, and nothing will be written.
+        if !job.tenure.is_over() {
+            shared.tell_of_failure(&job.timer, &then);
+        }
+        settle(shared, job, then);
+        if job.tenure.is_late() {
+            sight::timed_out(&job.timer);
+            sight::has_come_back(&job.timer);
+            count(&shared.counters.timed_out, 1);
+            shared.tell_of_time_limit(job.kind, &job.timer, None);
+        }
+        return;
     }
     if is_mine {
         shared.forget(&mut state, fence);
@@ -353,13 +379,20 @@ pub(super) fn end(shared: &Shared, job: &Job, ended: Ended, took: Duration) {
         Ended::Lost if is_mine => count(&shared.counters.lost, 1),
         _ => {}
     }
+    if !is_mine {
+        sight::has_come_back(&job.timer);
+        let late = took.saturating_sub(shared.time_limit_of(job.kind, &job.timer));
+        if late >= HUNG {
+            shared.tell_of_time_limit(job.kind, &job.timer, Some(late));
+        }
+    }
 }
 
 /// This worker knows when the timer wakes next, before a look does, and nobody else is told (TURN-2).
 fn expect_next(shared: &Shared, kind: usize, then: &Then) {
     let (next, retry) = match then {
         Then::Next(next) => (Some(*next), None),
-        Then::Retry(gap, _) => (None, Some(*gap)),
+        Then::Retry(gap, _) | Then::Snooze(gap) => (None, Some(*gap)),
         Then::Split { next, retry, .. } => (Some(*next), *retry),
         Then::Release => (Some(shared.clock().time(shared.scheduler.now())), None),
         Then::Done | Then::Dead(_) => (None, None),
@@ -400,6 +433,10 @@ fn finisher(shared: &Arc<Shared>) {
         finisher.let_go(holds);
     }
 }
+
+/// A handler that returns so long after its time limit has hung, which is told. What returns before, such as a future that is dropped,
+/// is no news.
+const HUNG: Duration = Duration::from_millis(100);
 
 /// When a timer is tried again that another transaction holds.
 const BUSY: Duration = Duration::from_millis(100);
@@ -499,6 +536,7 @@ impl Finisher<'_> {
     fn are_written(&mut self, outcomes: Vec<Finish>, finished: &Changed, was_sent: bool) {
         let written: HashSet<i64> = finished.changed.iter().copied().collect();
         let shared = self.shared;
+        let is_given_back = outcomes.iter().any(|outcome| outcome.then == Then::Release);
         for outcome in outcomes {
             let fence = outcome.run.fence;
             if finished.busy.contains(&fence) {
@@ -515,6 +553,10 @@ impl Finisher<'_> {
                 match outcome.then {
                     Then::Done | Then::Next(_) => count(&shared.counters.done, 1),
                     Then::Release => count(&shared.counters.released, 1),
+                    _ if outcome.then.is_snooze() => {
+                        count(&shared.counters.snoozed, 1);
+                        held.iter().for_each(|held| sight::snoozed(&held.timer));
+                    }
                     _ => {}
                 }
                 if let Some(held) = held {
@@ -524,6 +566,10 @@ impl Finisher<'_> {
             } else if held.is_some() {
                 count(&shared.counters.lost, 1);
             }
+        }
+        if is_given_back && !shared.is_told() {
+            // Other workers of this process. Those of other processes ask.
+            shared.timers.each_worker(Shared::look_now);
         }
         _ = shared.causes.insert(Cause::Room, (), Duration::ZERO);
     }

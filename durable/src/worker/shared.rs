@@ -26,6 +26,7 @@
 //!   attempts, as long as those are few.
 //! - With the outcome otherwise. If the process dies before, the attempt is not counted. Nobody can know then which
 //!   of many quick handlers had been called, and a timer must not lose an attempt that it did not have.
+//! - A start that is put off (a snooze) does not count. Its outcome sets the number back, also if the start was written down.
 //! - ATTEMPT-3 A timer whose lease has ended without an outcome is suspected: its handler may have killed the process. It
 //!   is claimed by itself (STORE-7), starts when the worker has nothing else, and nothing is claimed beside it until it has
 //!   ended. Both waits end after [`ALONE`], because a suspected handler may only be slow. By ATTEMPT-1 its start is counted.
@@ -61,6 +62,10 @@
 //! - LEASE-4 Nothing is locked while a handler or a hook runs, or the database works.
 //! - LEASE-5 After `stop`, no claim begins, and nothing queued starts. The dispatcher ends when `runs` is empty, and the
 //!   finisher after it, because a claim that was under way at the stop still brings runs to give back.
+//! - CANCEL-1 A run whose timer was cancelled or replaced, in whatever process, knows it within a second. Each [`ASK`], the dispatcher
+//!   asks which of the runs that have lasted for [`LONG_RUN`] are still this worker's, if there are any, and ends the tenure of the
+//!   others. So runs that are shorter cost nothing. It does not ask about a run in a transaction, which holds its timer (PG-3), nor
+//!   about one that may have ended its timer itself ([`Tenure::has_completion`]).
 //! - LIMIT-1 A run of a kind with limits holds its place in the database from its claim until it is gone from `runs`, also if its timer
 //!   was cancelled or replaced in the meantime, and not longer than its lease. The dispatcher extends it, and the finisher lets it go
 //!   after the outcome is written. A run that has exceeded its time limit has failed, and so holds nothing any more.
@@ -94,6 +99,7 @@ use tickwheel::delay::DelayQueue;
 type Rules =
     dyn Fn(&str, SystemTime) -> Result<Option<SystemTime>, Failure> + Send + Sync + 'static;
 
+pub(super) type GiveUpIf = dyn Fn(&Failure) -> bool + Send + Sync;
 type OnError = dyn Fn(&Error) + Send + Sync;
 type OnDead = dyn Fn(&Timer, &str) + Send + Sync;
 
@@ -105,6 +111,7 @@ pub(super) struct Settings {
     pub(super) lease: Duration,
     pub(super) poll: Option<Duration>,
     pub(super) retry: Retry,
+    pub(super) give_up_if: Option<Box<GiveUpIf>>,
     pub(super) time_limit: Duration,
     pub(super) history: Option<Duration>,
     pub(super) keep_dead: Option<Duration>,
@@ -128,6 +135,7 @@ impl Default for Settings {
             lease: Duration::from_secs(30),
             poll: None,
             retry: Retry::default(),
+            give_up_if: None,
             time_limit: Duration::from_secs(60),
             history: None,
             keep_dead: None,
@@ -145,6 +153,7 @@ pub(super) struct Kind {
     pub(super) name: String,
     pub(super) handler: Handler,
     pub(super) retry: Option<Retry>,
+    pub(super) give_up_if: Option<Box<GiveUpIf>>,
     pub(super) time_limit: Option<Duration>,
     /// For how long its attempts are kept, and its dead timers.
     pub(super) history: Option<Duration>,
@@ -194,6 +203,10 @@ pub(super) enum Cause {
     Extend,
     /// The handler of the attempt with this fencing number has taken too long.
     Limit(i64),
+    /// It is time to ask which runs are still this worker's (CANCEL-1). Only the dispatcher sets this.
+    Ask,
+    /// A timer that ran was cancelled in this process, so ask now.
+    Cancelled,
     /// A run is over, so there is room again.
     Room,
     /// A suspected run has taken so long that others may start beside it.
@@ -308,6 +321,7 @@ pub(super) struct Counters {
     pub(super) timed_out: AtomicU64,
     pub(super) dead: AtomicU64,
     pub(super) lost: AtomicU64,
+    pub(super) snoozed: AtomicU64,
     pub(super) released: AtomicU64,
     pub(super) looks: AtomicU64,
     pub(super) claims: AtomicU64,
@@ -364,6 +378,11 @@ pub(super) const FEW: u32 = 10;
 
 /// A handler that takes this long can wait until its start is written down (ATTEMPT-1).
 pub(super) const QUICK: Duration = Duration::from_millis(5);
+
+/// How often the worker asks which of its runs are still its own, and of those how long each has lasted at least (CANCEL-1). What is
+/// cancelled as it begins is noticed after both, and the rest of the second is for the database.
+pub(super) const ASK: Duration = Duration::from_millis(500);
+pub(super) const LONG_RUN: Duration = Duration::from_millis(250);
 
 /// How long a suspected run waits for others to end, and they for it (ATTEMPT-3).
 pub(super) const ALONE: Duration = Duration::from_secs(5);
@@ -443,6 +462,11 @@ impl Shared {
 
     pub(crate) fn look_now(&self) {
         _ = self.causes.insert(Cause::News, (), Duration::ZERO);
+    }
+
+    /// A timer that ran was cancelled in this process. Others learn of it when they ask (CANCEL-1).
+    pub(crate) fn has_cancelled(&self) {
+        _ = self.causes.insert(Cause::Cancelled, (), Duration::ZERO);
     }
 
     /// Wakes the dispatcher after a delay, for a cause that only the dispatcher sets. An earlier wake-up stays.
@@ -737,6 +761,7 @@ impl Shared {
             timed_out: of(&counters.timed_out),
             dead: of(&counters.dead),
             lost: of(&counters.lost),
+            snoozed: of(&counters.snoozed),
             released: of(&counters.released),
             running: state.runs.len() as u64,
             stuck: state.stuck() as u64,

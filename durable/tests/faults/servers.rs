@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use tickwheel::Scheduler;
 use tickwheel_durable::postgres::Postgres;
 use tickwheel_durable::{
-    Connection, Error, Failure, Filter, Listener, OpenOptions, Result, State, Store, Timers, Worker,
+    Connection, Error, Failure, Filter, Listener, OpenOptions, Result, State, Store, Timers,
+    Worker, WorkerStats,
 };
 
 use super::common::{PATIENCE, until};
@@ -564,7 +565,10 @@ fn a_pooler_is_shared_with_others(server: &Server) {
     let errors = Arc::new(Mutex::new(Vec::new()));
     let workers = [0, 1].map(|n| {
         let errors = Arc::clone(&errors);
-        let worker = users[n].worker().handle("plain", |_| Ok(()));
+        let worker = users[n].worker().handle("plain", |_| Ok(())).handle("long", |run| {
+            until("it is cancelled", || !run.is_current());
+            Ok(())
+        });
         let worker = worker.handle_in_postgres("tx", |run, transaction| {
             transaction.execute("INSERT INTO effects VALUES ($1)", &[&run.key()])?;
             let isolation = transaction.query_one("SHOW transaction_isolation", &[])?;
@@ -593,6 +597,16 @@ fn a_pooler_is_shared_with_others(server: &Server) {
     users[2].schedule(&new("plain", "later", HOUR)).expect("scheduled");
     assert_eq!(users[2].counts().expect("counts").len(), 1);
     assert_eq!(users[2].cancel("plain", "later").expect("no error"), Some(State::Waiting));
+    // Long before its lease is extended, which would tell it too.
+    users[2].schedule(&new("long", "1", NOW)).expect("scheduled");
+    let sum = |of: fn(&WorkerStats) -> u64| workers.iter().map(|one| of(&one.stats())).sum::<u64>();
+    until("it runs", || sum(|stats| stats.running) == 1);
+    let lost = sum(|stats| stats.lost); // of timers that were scheduled again while they ran
+    thread::sleep(Duration::from_millis(20)); // its handler is being called
+    let cancelled = Instant::now();
+    assert_eq!(users[2].cancel("long", "1").expect("no error"), Some(State::Running));
+    until("its run knows", || sum(|stats| stats.lost) == lost + 1);
+    assert!(cancelled.elapsed() < Duration::from_secs(5), "{:?}", cancelled.elapsed());
     assert!(workers.iter().all(|worker| worker.stop(PATIENCE)));
     assert_eq!(*errors.lock().expect("no panic"), Vec::<String>::new());
     let failed: u64 = workers.iter().map(|worker| worker.stats().failed).sum();

@@ -377,7 +377,8 @@ fn statements_about_the_past() -> Vec<Statement> {
             Box::new(move |of| {
                 let claim = Claim::new("mail", "me").limit(4).lease(HOUR * 9);
                 let claimed = of.claim(&claim).expect("a claim");
-                let (retry, error, key) = (None, "x".to_owned(), format!("{:?}@", claimed.now));
+                let (retry, error, key) =
+                    (None, Some("x".to_owned()), format!("{:?}@", claimed.now));
                 let thens = [
                     Then::Done,
                     Then::Retry(HOUR * 99, "x".to_owned()),

@@ -1,6 +1,6 @@
 //! A store of another crate, with a type of transaction that this one has never heard of: a list of lines, kept or not.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, SystemTime};
 
 use tickwheel::Scheduler;
@@ -94,6 +94,24 @@ impl Connection for Link {
         self.kept.lock().expect("no panic").append(&mut lines);
         Ok(Transacted::Committed)
     }
+}
+
+/// Its connections do not tell which runs are still running, so the extension of the lease does.
+#[test]
+fn a_run_of_a_store_that_cannot_be_asked_learns_that_its_timer_is_gone() {
+    let store = Foreign { timers: sqlite::Sqlite::new(":memory:"), kept: Kept::default() };
+    let timers = Timers::with_store(store).expect("it opens");
+    let (begun, has_begun) = mpsc::channel();
+    let worker = timers.worker().lease(Duration::from_millis(150)).handle("mail", move |run| {
+        _ = begun.send(());
+        until("it is told", || !run.is_current());
+        Ok(())
+    });
+    let worker = worker.start(Scheduler::global()).expect("it starts");
+    timers.schedule(&mail("1", NOW)).expect("scheduled");
+    has_begun.recv_timeout(PATIENCE).expect("it runs");
+    assert_eq!(timers.cancel("mail", "1").expect("no error"), Some(State::Running));
+    until("it has ended", || worker.stats().lost == 1);
 }
 
 #[test]

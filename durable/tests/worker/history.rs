@@ -1,6 +1,7 @@
 //! What a worker keeps of attempts, for how long, and the traces of those that schedule.
 
 use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, SystemTime};
 
@@ -56,14 +57,19 @@ pub(crate) fn a_history_has_each_attempt(database: &Database<'_>) {
     });
     let worker = worker.time_limit(Duration::from_millis(20)).retry(quick(1));
     let worker = worker.handle("silent", third_time_lucky).history(Duration::ZERO);
-    let worker = worker.start(Scheduler::global()).expect("it starts");
-    let kinds = ["mail", "async", "tx", "hopeless", "slow", "silent"];
+    let was_put_off = AtomicBool::new(false);
+    let worker = worker.handle("puts off", move |_| {
+        let is_second = was_put_off.swap(true, Ordering::Relaxed);
+        is_second.then_some(()).ok_or_else(|| Failure::snooze(Duration::from_millis(5)))
+    });
+    let worker = worker.on_error(|_| {}).start(Scheduler::global()).expect("it starts");
+    let kinds = ["mail", "async", "tx", "hopeless", "slow", "silent", "puts off"];
     for kind in kinds {
         timers.schedule(&NewTimer::new(kind, "1", NOW).trace("t")).expect("scheduled");
     }
     let series = mail("series", NOW).every(HOUR);
     timers.schedule(&series).expect("scheduled");
-    until("all have ended", || worker.stats().done == 5 && worker.stats().dead == 2);
+    until("all have ended", || worker.stats().done == 6 && worker.stats().dead == 2);
     until("all threads are free", || worker.stats().stuck == 0);
     let after = timers.now().expect("a time");
     for kind in ["mail", "async", "tx"] {
@@ -89,6 +95,9 @@ pub(crate) fn a_history_has_each_attempt(database: &Database<'_>) {
     assert!(slow[0].error.as_deref().expect("why").contains("time limit"), "{slow:?}");
     assert!(slow[0].took >= Duration::from_millis(20), "{slow:?}");
     assert_eq!(of(&timers, "silent", "1"), []);
+    let put_off = of(&timers, "puts off", "1");
+    assert_eq!(outcomes(&put_off), [Outcome::Done, Outcome::Snoozed]);
+    assert_eq!((put_off[0].attempt, put_off[1].attempt), (1, 1), "it has used up none");
     assert_eq!(outcomes(&of(&timers, "mail", "series")).last(), Some(&Outcome::Failed));
     // In the history of the timer that is dead are all its errors, and its state is the same.
     let dead = timers.list(&Filter::new().state(State::Dead)).expect("a list");
@@ -99,7 +108,7 @@ pub(crate) fn a_history_has_each_attempt(database: &Database<'_>) {
     }
     let paces = timers.pace(HOUR, HOUR).expect("a pace");
     let done: u64 = paces.iter().map(|of| of.done).sum();
-    assert_eq!(done, 4, "{paces:?}");
+    assert_eq!(done, 5, "{paces:?}");
     assert!(worker.stop(PATIENCE));
 }
 

@@ -11,6 +11,7 @@ mod databases;
 mod foreign;
 mod history;
 mod in_tokio_postgres;
+mod runs;
 #[path = "../common/server.rs"]
 mod server;
 mod sight;
@@ -32,6 +33,14 @@ use databases::{Database, client};
 use history::{
     a_completion_writes_its_attempt, a_history_has_each_attempt, futures_see_the_history,
     what_is_too_old_goes_while_the_worker_runs, whoever_schedules_has_its_trace_in_the_run,
+};
+use runs::{
+    a_cancel_reaches_a_run_within_a_second, a_failure_may_be_given_up,
+    a_handler_that_hangs_raises_an_alarm, a_run_that_has_completed_itself_is_not_cancelled,
+    a_snooze_gives_its_place_to_others, a_snooze_stays_in_its_series,
+    a_snooze_undoes_the_transaction, a_snooze_uses_up_no_attempt, each_kind_has_its_own_retries,
+    the_end_of_a_lease_is_noticed, to_ask_about_long_runs_costs_little,
+    what_a_stop_hands_back_starts_elsewhere_at_once,
 };
 use tenants::{
     a_claim_with_limits_is_a_claim, a_flood_leaves_the_others_on_time,
@@ -655,7 +664,11 @@ fn a_kind_that_hangs_costs_itself_alone_and_says_so(database: &Database<'_>) {
     };
     let worker = worker
         .time_limit(Duration::from_millis(20))
-        .on_error(move |error| _ = tell.send(error.to_string()))
+        .on_error(move |error| {
+            if matches!(error, Error::Stuck(_)) {
+                _ = tell.send(error.to_string());
+            }
+        })
         .start(Scheduler::global())
         .expect("it starts");
     // Each fills a thread. Those that replace them, sixteen, hang too.
@@ -1383,4 +1396,16 @@ on_both! {
     what_is_suspected_and_cannot_start_stays_suspected,
     limits_hold_while_workers_are_killed,
     another_process_schedules_beside_a_drain,
+    each_kind_has_its_own_retries,
+    a_failure_may_be_given_up,
+    a_snooze_uses_up_no_attempt,
+    a_snooze_undoes_the_transaction,
+    a_snooze_stays_in_its_series,
+    a_snooze_gives_its_place_to_others,
+    a_handler_that_hangs_raises_an_alarm,
+    a_cancel_reaches_a_run_within_a_second,
+    the_end_of_a_lease_is_noticed,
+    a_run_that_has_completed_itself_is_not_cancelled,
+    to_ask_about_long_runs_costs_little,
+    what_a_stop_hands_back_starts_elsewhere_at_once,
 }

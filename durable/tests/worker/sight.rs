@@ -2,6 +2,7 @@
 //! those of the whole process, and hear the other tests too. What belongs to this one is told by its kind.
 
 use std::fmt::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use tracing::span::{Attributes, Id};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 
-use super::common::until;
+use super::common::{self, until};
 
 /// No other test has timers of this kind.
 const KIND: &str = "observed mail";
@@ -61,10 +62,18 @@ fn spans_events_and_metrics_tell_what_a_worker_does() {
 
     let timers = Timers::open("sqlite::memory:").expect("it opens");
     let retry = Retry::attempts(2).gaps(Duration::from_millis(1), 1.0, Duration::from_millis(1));
+    let was_put_off = AtomicBool::new(false);
     let worker = timers
         .worker()
-        .handle(KIND, |run| match run.key() {
-            "good" => Ok(()),
+        .handle(KIND, move |run| match run.key() {
+            "put off" if !was_put_off.swap(true, Ordering::Relaxed) => {
+                Err(Failure::snooze(Duration::from_millis(5)))
+            }
+            "good" | "put off" => Ok(()),
+            "hangs" => {
+                tickwheel::future::block_on(run.cancelled());
+                Ok(())
+            }
             _ => Err(Failure::new("no luck")),
         })
         .retry(retry)
@@ -79,16 +88,21 @@ fn spans_events_and_metrics_tell_what_a_worker_does() {
                 assert_eq!(trace, "00-good", "a panic of the hook does no harm");
             }
         })
+        .on_error(|_| {})
         .start(Scheduler::global())
         .expect("it starts");
     let new = |key: &str| NewTimer::new(KIND, key, Duration::ZERO);
     timers.schedule(&new("good").trace("00-good")).expect("scheduled");
     timers.schedule(&new("bad").trace("00-bad")).expect("scheduled");
     timers.schedule(&NewTimer::new(KIND, "far", Duration::from_secs(60))).expect("scheduled");
-    until("both are over", || {
+    timers.schedule(&NewTimer::new(KIND, "put off", Duration::ZERO)).expect("scheduled");
+    let hangs = NewTimer::new(KIND, "hangs", Duration::ZERO).time_limit(Duration::from_millis(9));
+    timers.schedule(&hangs.max_attempts(1)).expect("scheduled");
+    until("all are over", || {
         let stats = worker.stats();
-        stats.done == 1 && stats.dead == 1 && stats.running == 0
+        stats.done == 2 && stats.dead == 2 && stats.running == 0 && stats.stuck == 0
     });
+    assert!(worker.stop(common::PATIENCE)); // so the gauge is what it stays
 
     let heard = ear.0.lock().expect("no panic").clone();
     let has = |parts: &[&str]| {
@@ -101,6 +115,7 @@ fn spans_events_and_metrics_tell_what_a_worker_does() {
     has(&["span tickwheel.timer", "key=\"bad\"", "attempt=2"]);
     has(&["WARN", "is tried again", "key=\"bad\"", "attempt=1", "reason=\"no luck\""]);
     has(&["ERROR", "is dead", "key=\"bad\"", "attempt=2"]);
+    has(&["WARN", "has met an error", "exceeded its time limit of 9ms", "hangs"]);
 
     timers.counts().expect("counts");
     let text = prometheus.render();
@@ -110,12 +125,15 @@ fn spans_events_and_metrics_tell_what_a_worker_does() {
     let claims = text.lines().find_map(|line| line.strip_prefix(claims)).expect("claims");
     assert!((2..100).contains(&claims.parse::<u64>().expect("a number")), "{claims}");
     assert!(worker.stats().claims >= 2);
-    shows("tickwheel_durable_runs_total{kind=\"observed mail\"} 3");
-    shows("tickwheel_durable_failed_total{kind=\"observed mail\"} 2");
-    shows("tickwheel_durable_dead_total{kind=\"observed mail\"} 1");
-    shows("tickwheel_durable_lateness_seconds_count{kind=\"observed mail\"} 3");
-    shows("tickwheel_durable_run_seconds_count{kind=\"observed mail\"} 3");
+    shows("tickwheel_durable_runs_total{kind=\"observed mail\"} 6");
+    shows("tickwheel_durable_failed_total{kind=\"observed mail\"} 3");
+    shows("tickwheel_durable_dead_total{kind=\"observed mail\"} 2");
+    shows("tickwheel_durable_snoozed_total{kind=\"observed mail\"} 1");
+    shows("tickwheel_durable_timed_out_total{kind=\"observed mail\"} 1");
+    shows("tickwheel_durable_stuck{kind=\"observed mail\"} 0");
+    shows("tickwheel_durable_lateness_seconds_count{kind=\"observed mail\"} 6");
+    shows("tickwheel_durable_run_seconds_count{kind=\"observed mail\"} 6");
     shows("tickwheel_durable_timers{kind=\"observed mail\",state=\"waiting\"} 1");
-    shows("tickwheel_durable_timers{kind=\"observed mail\",state=\"dead\"} 1");
+    shows("tickwheel_durable_timers{kind=\"observed mail\",state=\"dead\"} 2");
     shows("tickwheel_durable_lag_seconds{kind=\"observed mail\"} 0");
 }

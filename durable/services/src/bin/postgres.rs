@@ -20,7 +20,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     tx.execute("INSERT INTO orders VALUES ('4711', 'unpaid')").await?;
     tx.execute("SELECT tickwheel_schedule('cancel order', '4711', after => '30 minutes')").await?;
     tx.commit().await?;
-    tokio::signal::ctrl_c().await?;
-    worker.stop(std::time::Duration::from_secs(5));
+    let mut told = tokio::signal::unix::signal(15.into())?; // SIGTERM: systemd, Docker, Kubernetes
+    tokio::select! { _ = tokio::signal::ctrl_c() => {} _ = told.recv() => {} }
+    worker.stop(std::time::Duration::from_secs(5)); // what has not started is others' at once
     Ok(())
 }

@@ -18,7 +18,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     sqlite::within(&tx).schedule(&[unpaid], Existing::Replace)?;
     tx.commit()?;
     timers.tell("cancel order");
-    std::io::stdin().read_line(&mut String::new())?; // until somebody presses Enter
-    worker.stop(Duration::from_secs(5));
+    let (tell, told) = std::sync::mpsc::channel();
+    ctrlc::set_handler(move || _ = tell.send(()))?; // SIGTERM too: systemd, Docker, Kubernetes
+    told.recv()?;
+    worker.stop(Duration::from_secs(5)); // what has not started is others' at once
     Ok(())
 }
