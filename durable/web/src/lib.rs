@@ -57,6 +57,10 @@
 //! connection at most. Lists are pages of fifty along an index, and are refreshed as seldom; they read the payloads of their fifty.
 //! To find a key quickly, name its kind too: without it, all timers are read.
 //!
+//! In a SQLite file with a million timers of five kinds and 360,000 attempts of the last hour, counts and pictures took 3.0 s, so they
+//! were read each half a minute. The pages of a kind and of a timer came within 1 to 16 ms, and those of what runs or is dead of all
+//! kinds within 0.2 to 0.3 s (two cores with much other work, a SQLite that was built without optimisation).
+//!
 //! ## Why it is as it is
 //!
 //! - It is a service of tower, and not a router of axum, so it fits each version of axum, and programs without axum. It has one address
