@@ -103,7 +103,7 @@ impl Sight {
     }
 
     /// Returns the database's time.
-    async fn now(&self) -> Result<Answer<SystemTime>> {
+    pub(crate) async fn now(&self) -> Result<Answer<SystemTime>> {
         let Answer { of, missing } = self.ask(|timers| async move { timers.now().await }).await?;
         Ok(Answer { of: of.into_iter().min().unwrap_or_else(SystemTime::now), missing })
     }

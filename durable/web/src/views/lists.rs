@@ -7,7 +7,7 @@ use tickwheel_durable::{Attempt, Filter, HistoryFilter, Outcome, Result, State, 
 use crate::action::Action;
 use crate::html::{Html, html};
 use crate::link::{self, Query};
-use crate::sight::Sight;
+use crate::sight::{Answer, Sight};
 use crate::times::{beside, span, utc};
 use crate::views::{Frame, Shown, View, frame};
 
@@ -39,8 +39,8 @@ pub(crate) fn in_state(filter: Filter, state: State, now: SystemTime) -> Filter 
 
 /// Writes a list of timers.
 pub(crate) async fn show(view: View, frame: &Frame<'_>, sight: &Sight) -> Result<Shown> {
-    let whole = sight.whole().await?;
-    let (query, now) = (frame.query, whole.of.now());
+    let query = frame.query;
+    let Answer { of: now, missing } = sight.now().await?;
     let kind = query.chosen("kind");
     let mut filter = Filter::new().limit(PAGE + 1); // one more tells whether there is another page
     if let Some(kind) = kind {
@@ -75,14 +75,14 @@ pub(crate) async fn show(view: View, frame: &Frame<'_>, sight: &Sight) -> Result
         frame.ask_first(&mut page, "Cancel all dead …", &Action::CancelAll.on_all(kind));
     }
     html!(page; "</p>");
-    let (title, missing) = (name.to_owned(), whole.missing.or(timers.missing));
+    let (title, missing) = (name.to_owned(), missing.or(timers.missing));
     Ok(Shown { title, page, missing, is_there: true, is_live: true })
 }
 
 /// Writes a list of attempts.
 pub(crate) async fn past(frame: &Frame<'_>, sight: &Sight) -> Result<Shown> {
-    let whole = sight.whole().await?;
-    let (query, now) = (frame.query, whole.of.now());
+    let query = frame.query;
+    let Answer { of: now, missing } = sight.now().await?;
     let kind = query.chosen("kind");
     let outcome = query.chosen("outcome").and_then(Outcome::of);
     let mut filter = HistoryFilter::new().limit(PAGE + 1);
@@ -121,7 +121,7 @@ pub(crate) async fn past(frame: &Frame<'_>, sight: &Sight) -> Result<Shown> {
         let next = link::behind_attempt(query.clone().without(&["said", "count"]), last);
         html!(page; r#"<p><a class="button" rel="next" href=""# [next.link()] r#"">Earlier</a></p>"#);
     }
-    let (title, missing) = ("Past".to_owned(), whole.missing.or(past.missing));
+    let (title, missing) = ("Past".to_owned(), missing.or(past.missing));
     Ok(Shown { title, page, missing, is_there: true, is_live: true })
 }
 

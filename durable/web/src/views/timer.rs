@@ -7,7 +7,7 @@ use tickwheel_durable::{Error, HistoryFilter, Repetition, Result, State, Timer};
 use crate::action::Action;
 use crate::html::{Html, html};
 use crate::link::Query;
-use crate::sight::Sight;
+use crate::sight::{Answer, Sight};
 use crate::times::span;
 use crate::views::lists::{self, Place};
 use crate::views::{Frame, Shown, frame};
@@ -21,8 +21,7 @@ const MOST_BYTES: usize = 1024;
 
 pub(crate) async fn show(frame: &Frame<'_>, sight: &Sight) -> Result<Shown> {
     let (kind, key) = named(frame.query)?;
-    let whole = sight.whole().await?;
-    let now = whole.of.now();
+    let Answer { of: now, missing } = sight.now().await?;
     let timer = sight.timers_of(frame.query).get(kind, key).await?;
     let past = sight.history(&HistoryFilter::new().kind(kind).key(key).limit(ATTEMPTS)).await?;
     let mut page = Html::default();
@@ -101,7 +100,7 @@ pub(crate) async fn show(frame: &Frame<'_>, sight: &Sight) -> Result<Shown> {
     Ok(Shown {
         title: key.to_owned(),
         page,
-        missing: whole.missing.or(past.missing),
+        missing: missing.or(past.missing),
         is_there,
         is_live: true,
     })
