@@ -469,6 +469,7 @@
 //! | Oban's and River's `timeout` of a worker | [`WorkerBuilder::time_limit`] |
 //! | db-scheduler's heartbeats and dead executions | leases: [`WorkerBuilder::lease`] |
 //! | Oban's queue limits, `global_limit` and `rate_limit`; Sidekiq's limiters and queue weights; groups of `BullMQ` | [`at_most`](WorkerBuilder::at_most), [`at_most_in_all`](WorkerBuilder::at_most_in_all), [`rate`](WorkerBuilder::rate), [`weight`](WorkerBuilder::weight), [`serial_by`](WorkerBuilder::serial_by) |
+//! | `Oban.Testing`, Oban's `drain_queue`; River's `rivertest` | the module `testing`, which has a table of both |
 //! | the `poll_interval` of all of them | the wheel, and news from the server; [`WorkerBuilder::poll_every`] as a fallback |
 //!
 //! With the feature `native-tls`, connections have TLS as `sslmode` in the address says, as with libpq, and
@@ -583,6 +584,12 @@
 //! broker's delayed delivery: RabbitMQ with a dead-letter queue, Pulsar's `deliverAfter`, SQS up to fifteen minutes. They
 //! give up the cancel by key, the reset, and the common transaction.
 //!
+//! ## Tests
+//!
+//! With the feature `testing`, in your `dev-dependencies`, the module `testing` has a store in memory on a virtual clock, a worker that
+//! runs your handlers on the test's thread when it is told to, runs for unit tests, and assertions on what is scheduled. A month of
+//! timers takes as long as its handlers.
+//!
 //! ## Another store
 //!
 //! [`Store`], [`Connection`] and [`Table`] are public, and the workers use nothing else. A store needs one clock that all
@@ -622,6 +629,8 @@ mod sight;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 mod store;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod timer;
 mod timers;
 mod worker;

@@ -41,6 +41,8 @@ pub use self::table::{Within, within};
 use crate::clock::micros;
 use crate::error::{Error, Result};
 use crate::store::{Connection, SCHEMA_VERSION, Store, TransactionType, Transactions};
+#[cfg(feature = "testing")]
+use crate::testing::time_of;
 
 macro_rules! migrations {
     ($($file:literal),*) => {
@@ -144,8 +146,9 @@ impl fmt::Debug for Sqlite {
 }
 
 impl File {
+    /// Microseconds.
     fn now(&self) -> i64 {
-        micros((self.clock)()) / 1000
+        micros((self.clock)())
     }
 
     fn open(&self) -> Result<Client> {
@@ -296,6 +299,12 @@ impl Drop for Lent<'_> {
         self.file.desk().place = self.client.take().map_or(Place::Closed, Place::Free);
         self.file.is_free.notify_all(); // one of them has the first ticket
     }
+}
+
+/// The clock of a file, as a connection of the user's has it. In a test it may be a virtual one.
+#[cfg(not(feature = "testing"))]
+fn time_of(_: &Client) -> SystemTime {
+    SystemTime::now()
 }
 
 fn begin(client: &mut Client) -> Result<Transaction<'_>> {

@@ -100,7 +100,7 @@ impl Connection for Session {
     }
 
     fn now(&mut self) -> Result<SystemTime> {
-        Ok(time(self.file.now()))
+        Ok(time(self.file.now() / 1000))
     }
 
     fn look(&mut self, kinds: &[&str], horizon: Duration, limit: u32) -> Result<Look> {

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use rusqlite::types::Value;
 use rusqlite::{Connection as Client, OptionalExtension, Row, params, params_from_iter};
 
-use super::failed;
+use super::{failed, time_of};
 use crate::clock::{LATEST, from_micros, micros};
 use crate::columns::{
     checked, columns_of, delay_micros, delay_millis, milliseconds, repetition_in,
@@ -50,7 +50,7 @@ pub fn within(connection: &Client) -> Within<'_> {
 #[derive(Debug)]
 pub struct Within<'a> {
     pub(super) client: &'a Client,
-    /// `None`: the system's clock is read in each call.
+    /// In microseconds. `None`: the clock is read in each call.
     pub(super) time: Option<i64>,
 }
 
@@ -118,17 +118,20 @@ pub(super) fn millis(time: SystemTime) -> i64 {
 }
 
 impl Within<'_> {
-    pub(super) fn now(&self) -> i64 {
-        self.time.unwrap_or_else(|| micros(SystemTime::now()) / 1000)
+    fn micros(&self) -> i64 {
+        self.time.unwrap_or_else(|| micros(time_of(self.client)))
     }
 
-    /// The time of the call was rounded down, so a delay takes one millisecond more.
+    /// Milliseconds, rounded down.
+    pub(super) fn now(&self) -> i64 {
+        self.micros() / 1000
+    }
+
     pub(super) fn due(&self, when: When) -> i64 {
         match when {
             When::After(delay) if delay.is_zero() => self.now(),
             When::After(delay) => {
-                ((self.now() + 1) * 1000 + delay_micros(delay)).min(LATEST).saturating_add(999)
-                    / 1000
+                (self.micros() + delay_micros(delay)).min(LATEST).saturating_add(999) / 1000
             }
             When::At(time) => millis(time),
         }

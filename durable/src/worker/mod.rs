@@ -9,6 +9,8 @@ mod outage;
 mod outcome;
 mod runner;
 mod shared;
+#[cfg(feature = "testing")]
+mod test_worker;
 mod turns;
 
 use std::fmt;
@@ -28,6 +30,8 @@ use crate::timers::{Timers, some};
 use tickwheel::Scheduler;
 
 pub(super) use self::shared::Shared;
+#[cfg(feature = "testing")]
+pub use self::test_worker::{MOST_AT_ONCE, TestWorker};
 
 /// The longest lease, and the longest interval of polls: ten years.
 const LONGEST: Duration = Duration::from_secs(315_360_000);

@@ -40,8 +40,7 @@ impl Shared {
         Finish { record, ..Finish::new(timer.run(), timer.attempts - uncounted, then) }
     }
 
-    /// The row of an attempt, if its kind has a history. Of one that was never called, because the lease of the last one has ended, it
-    /// tells of now.
+    /// The row of an attempt, if its kind has a history.
     pub(super) fn record(
         &self,
         kind: usize,
@@ -50,8 +49,14 @@ impl Shared {
         then: &Then,
     ) -> Option<Box<Attempt>> {
         self.history_of(kind)?;
+        self.attempt(timer, tenure, then).map(Box::new)
+    }
+
+    /// What an attempt has come to. Of one that was never called, because the lease of the last one has ended, it tells of now.
+    /// `None`: it was no attempt.
+    pub(super) fn attempt(&self, timer: &Timer, tenure: &Tenure, then: &Then) -> Option<Attempt> {
         if timer.attempts == 0 {
-            return None; // a run that was skipped was no attempt (ATTEMPT-6)
+            return None; // a run that was skipped (ATTEMPT-6)
         }
         let (outcome, error) = Outcome::before(then)?;
         let (started, took) = tenure
@@ -62,7 +67,7 @@ impl Shared {
             _ => &timer.key,
         };
         let new = Attempt::new(&*timer.kind, &**key, started, timer.fence, outcome);
-        Some(Box::new(Attempt {
+        Some(Attempt {
             due: timer.due,
             late: started.duration_since(tenure.woke()).unwrap_or_default(),
             took,
@@ -71,7 +76,7 @@ impl Shared {
             trace: timer.trace.clone(),
             shard: timer.shard,
             ..new.error(error)
-        }))
+        })
     }
 
     /// For how long attempts of a kind are kept. `None`: it has no history.

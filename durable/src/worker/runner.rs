@@ -28,22 +28,26 @@ pub(super) fn start_another(shared: &Arc<Shared>, kind: usize) {
 fn start_handler(shared: &Arc<Shared>, kind: usize) -> Result<()> {
     shared.state().lines[kind].handlers += 1;
     let started = shared.spawn("handler", move |shared| {
-        let is_async = shared.kinds[kind].handler.is_async();
         while let Some(jobs) = next_jobs(shared, kind) {
-            let taken = jobs.len();
-            let begun = begin(shared, kind, jobs);
-            if is_async {
-                (begun.len()..taken).for_each(|_| shared.has_landed(kind));
-                begun.into_iter().for_each(|(job, _)| futures::launch(shared, job));
-            } else {
-                begun.iter().for_each(|(job, limit)| run(shared, job, *limit));
-            }
+            run_all(shared, kind, jobs);
         }
     });
     if started.is_err() {
         shared.state().lines[kind].handlers -= 1;
     }
     started
+}
+
+/// Runs jobs, or launches them if their handler is async.
+pub(super) fn run_all(shared: &Arc<Shared>, kind: usize, jobs: Vec<Job>) {
+    let taken = jobs.len();
+    let begun = begin(shared, kind, jobs);
+    if shared.kinds[kind].handler.is_async() {
+        (begun.len()..taken).for_each(|_| shared.has_landed(kind));
+        begun.into_iter().for_each(|(job, _)| futures::launch(shared, job));
+    } else {
+        begun.iter().for_each(|(job, limit)| run(shared, job, *limit));
+    }
 }
 
 /// So many async runs start together at most. Their starts are one commit: with a commit for each, a disk that takes 2 ms for one
@@ -404,7 +408,7 @@ fn expect_next(shared: &Shared, kind: usize, then: &Then) {
 
 /// Writes outcomes, all that have gathered at once.
 fn finisher(shared: &Arc<Shared>) {
-    let mut finisher = Finisher { shared, later: Vec::new(), cannot_let_go: false };
+    let mut finisher = Finisher::new(shared);
     loop {
         let mut state = shared.state();
         while state.outcomes.is_empty() {
@@ -425,12 +429,9 @@ fn finisher(shared: &Arc<Shared>) {
                 break;
             }
         }
-        let mut outcomes = std::mem::take(&mut state.outcomes);
+        let outcomes = std::mem::take(&mut state.outcomes);
         drop(state);
-        outcomes.append(&mut finisher.later);
-        finisher.write(outcomes);
-        let holds = std::mem::take(&mut shared.state().to_let_go);
-        finisher.let_go(holds);
+        finisher.turn(outcomes);
     }
 }
 
@@ -447,7 +448,7 @@ const LONG: Duration = Duration::from_secs(3600);
 /// If the database refuses an outcome, it is written again, up to this many times. After that the lease runs out.
 const MOST_REFUSALS: u32 = 5;
 
-struct Finisher<'a> {
+pub(super) struct Finisher<'a> {
     shared: &'a Shared,
     /// Outcomes of timers that other transactions hold.
     later: Vec<Finish>,
@@ -455,7 +456,21 @@ struct Finisher<'a> {
     cannot_let_go: bool,
 }
 
-impl Finisher<'_> {
+impl<'a> Finisher<'a> {
+    pub(super) fn new(shared: &'a Shared) -> Finisher<'a> {
+        Finisher { shared, later: Vec::new(), cannot_let_go: false }
+    }
+
+    /// Writes outcomes, with those that were left for later, and lets go what their runs have held.
+    pub(super) fn turn(&mut self, mut outcomes: Vec<Finish>) {
+        outcomes.append(&mut self.later);
+        if !outcomes.is_empty() {
+            self.write(outcomes);
+        }
+        let holds = std::mem::take(&mut self.shared.state().to_let_go);
+        self.let_go(holds);
+    }
+
     /// Writes outcomes. If the database cannot be reached, it waits, and the dispatcher extends the leases, if it can. If
     /// the database refuses them together, because a constraint or a trigger of the user's is against one of them, each is
     /// written by itself.

@@ -92,7 +92,7 @@ use crate::failure::{Failure, Retry};
 use crate::handler::{Handler, Tenure};
 use crate::panics::quietly;
 use crate::sight;
-use crate::store::{Finish, Limits, MOST_BYTES, Then};
+use crate::store::{Claim, Finish, Limits, MOST_BYTES, Then};
 use crate::timer::Timer;
 use crate::timers::Opened;
 use tickwheel::Scheduler;
@@ -553,6 +553,15 @@ impl Shared {
             }
             None => {}
         }
+    }
+
+    /// Returns a claim of a kind, from its beginning.
+    pub(super) fn claim_of(&self, kind: usize, limit: u32) -> Claim<'_> {
+        let of = &self.kinds[kind];
+        Claim::new(&of.name, &self.name)
+            .limit(limit)
+            .lease(self.settings.lease)
+            .limits(of.has_limits().then_some(of.limits))
     }
 
     /// How many more timers of a kind may be claimed.

@@ -17,6 +17,7 @@ mod runs;
 mod server;
 mod sight;
 mod tenants;
+mod virtual_time;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
