@@ -145,6 +145,16 @@ impl AsyncTimers {
             .await
     }
 
+    /// Keeps a series, as [`Timers::keep_series`] does.
+    ///
+    /// # Errors
+    ///
+    /// As [`Timers::schedule`].
+    pub async fn keep_series(&self, series: &NewTimer) -> Result<Option<Scheduled>> {
+        let new = series.clone();
+        self.call(Some((&series.kind, &series.key)), move |timers| timers.keep_series(&new)).await
+    }
+
     /// Schedules many timers in one transaction, as [`Timers::schedule_all`] does.
     ///
     /// # Errors

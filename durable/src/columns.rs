@@ -1,9 +1,30 @@
 //! How timers stand in the columns of SQLite and of PostgreSQL: what both have in common.
 
-use std::time::Duration;
+use std::borrow::Cow;
+use std::time::{Duration, SystemTime};
 
 use crate::clock::LATEST;
-use crate::timer::Repetition;
+use crate::error::Result;
+use crate::rules;
+use crate::timer::{NewTimer, Repetition, When};
+
+/// Checks timers that are scheduled. A series whose rule is known is due first as that says, by the time of the database.
+pub(crate) fn checked(
+    timers: &[NewTimer],
+    now: impl FnOnce() -> Result<SystemTime>,
+) -> Result<Cow<'_, [NewTimer]>> {
+    timers.iter().try_for_each(NewTimer::check)?;
+    let is_known = |timer: &NewTimer| rules::knows(timer.repetition.as_ref());
+    if !timers.iter().any(is_known) {
+        return Ok(Cow::Borrowed(timers));
+    }
+    let now = now()?;
+    let mut timers = timers.to_vec();
+    for timer in timers.iter_mut().filter(|timer| is_known(timer)) {
+        timer.when = When::At(timer.first_due(now));
+    }
+    Ok(Cow::Owned(timers))
+}
 
 /// A delay in microseconds, rounded up, and no longer than there are times.
 pub(crate) fn delay_micros(delay: Duration) -> i64 {

@@ -118,6 +118,11 @@
 //! is dead. The series goes on with its next run. So a later attempt may run beside the next run of the series. The same goes for
 //! a run that snoozes.
 //!
+//! A series has a period ([`NewTimer::every`]), a cron rule in a time zone (`NewTimer::cron`, with the feature `cron`), or a rule of
+//! yours ([`WorkerBuilder::rules`]). A service puts in those of its code at each start, with [`Timers::keep_series`], which leaves what
+//! has not changed. The page `cron` has an example, and tells what happens when clocks are set and what becomes of runs that were
+//! missed.
+//!
 //! The other direction works too: [`sqlite::within`] and [`postgres::within`] schedule inside a transaction of yours, so
 //! that an order and its timer are written together or not at all.
 //!
@@ -139,6 +144,7 @@
 //! | `tickwheel_durable_snoozed_total` | attempts that were put off |
 //! | `tickwheel_durable_timed_out_total` | attempts that have exceeded their time limit |
 //! | `tickwheel_durable_stuck` | a gauge: handlers that have exceeded their time limit and have not returned |
+//! | `tickwheel_durable_skipped_total` | runs of series that were left out because they were late |
 //! | `tickwheel_durable_errors_total` | errors that were told to [`WorkerBuilder::on_error`], without `kind` |
 //! | `tickwheel_durable_lateness_seconds` | a histogram: from the moment at which a timer woke to the start of its handler |
 //! | `tickwheel_durable_run_seconds` | a histogram: how long handlers took |
@@ -297,7 +303,7 @@
 //! | `payload` | bytes | given to the handler; empty by default |
 //! | `due` | `timestamptz`; in SQLite milliseconds since 1970, as an integer | when it is due first |
 //! | `period_ms` | integer | the period of a series |
-//! | `rule` | text | the rule of a series |
+//! | `rule` | text | the rule of a series; `cron: ..` with the feature `cron` |
 //! | `max_attempts`, `time_limit_ms` | integer | as in [`NewTimer`] |
 //!
 //! ```sql
@@ -376,8 +382,9 @@
 //! | `scheduleJob`, `perform_in(30.minutes, id)`, `add_job(.., run_at, job_key)` | [`Timers::schedule`] with a [`NewTimer`], a `Duration` or a `SystemTime` |
 //! | `rescheduleJob`, db-scheduler's `reschedule` | [`Timers::reset`] |
 //! | `deleteJob`, `cancel` | [`Timers::cancel`] |
-//! | cron triggers | [`NewTimer::rule`] and [`WorkerBuilder::rules`], with a crate for cron expressions |
-//! | misfire instructions | runs that were missed are skipped; one that is late runs at once |
+//! | cron triggers of Quartz, with a time zone; Oban's and graphile-worker's crontab; River's periodic jobs; sidekiq-cron | `NewTimer::cron` and [`Timers::keep_series`], with the feature `cron`: see the page `cron` |
+//! | other calendars | [`NewTimer::rule`] and [`WorkerBuilder::rules`] |
+//! | Quartz: `MISFIRE_INSTRUCTION_DO_NOTHING`, `.._FIRE_ONCE_NOW`, `.._IGNORE_MISFIRE_POLICY`; graphile-worker: `backfill` | `cron::Missed`: `Skip`, `Once`, `All`. Of a series with a period, runs that were missed are skipped, and one that is late runs at once |
 //! | Sidekiq's retries and dead set | [`Retry`], [`State::Dead`], [`Timers::requeue`] |
 //! | Sidekiq's death handlers | [`WorkerBuilder::on_dead`] |
 //! | Oban's `{:snooze, seconds}`; River's `JobSnooze` | [`Failure::snooze`] |
@@ -520,6 +527,8 @@ mod clock;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod columns;
 mod connections;
+#[cfg(feature = "cron")]
+pub mod cron;
 #[cfg(doc)]
 pub mod design;
 #[cfg(doc)]
@@ -530,6 +539,7 @@ mod handler;
 mod panics;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+mod rules;
 mod sharded;
 mod sight;
 #[cfg(feature = "sqlite")]

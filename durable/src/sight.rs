@@ -98,6 +98,15 @@ pub(crate) fn snoozed(timer: &Timer) {
     _ = timer;
 }
 
+/// A run was left out, because it was late.
+pub(crate) fn skipped(timer: &Timer) {
+    #[cfg(feature = "tracing")]
+    tracing::warn!(target: "tickwheel", kind = timer.kind, key = timer.key, due = ?timer.due, "a run of a series was so late that it is skipped");
+    #[cfg(feature = "metrics")]
+    metrics::counter!("tickwheel_durable_skipped_total", "kind" => timer.kind.clone()).increment(1);
+    _ = timer;
+}
+
 /// A timer is dead.
 pub(crate) fn died(timer: &Timer, reason: &str) {
     #[cfg(feature = "tracing")]

@@ -2,7 +2,11 @@
 
 use std::time::{Duration, SystemTime};
 
+use crate::clock::{LATEST, from_micros};
+#[cfg(feature = "cron")]
+use crate::cron::Cron;
 use crate::error::{Error, Result};
+use crate::rules;
 use crate::store::RunId;
 
 /// The longest name of a kind, in bytes.
@@ -40,7 +44,7 @@ pub enum Repetition {
     /// The next run is due so long after this one was due. Runs that were missed are skipped, and the phase is kept.
     Every(Duration),
     /// The next run is due when the hook of [`WorkerBuilder::rules`](crate::WorkerBuilder::rules) says, to which this text is
-    /// given. A cron expression would be one.
+    /// given. With the feature `cron`, texts that begin with `cron:` are rules that the workers know.
     Rule(String),
 }
 
@@ -64,7 +68,7 @@ pub struct NewTimer {
     pub key: String,
     /// Is given to the handler.
     pub payload: Vec<u8>,
-    /// When it is due first.
+    /// When it is due first. A series with a cron rule is due at the first time of its rule from then on.
     pub when: When,
     /// What follows a run. `None`: the timer is removed after a successful one.
     pub repetition: Option<Repetition>,
@@ -86,6 +90,22 @@ impl NewTimer {
             max_attempts: None,
             time_limit: None,
         }
+    }
+
+    /// Makes a series whose times a [cron rule](crate::cron) tells, from now on.
+    ///
+    /// ```
+    /// use tickwheel_durable::NewTimer;
+    /// use tickwheel_durable::cron::Cron;
+    ///
+    /// let cron = Cron::parse("0 9 * * MON-FRI")?.in_zone("Europe/Berlin")?;
+    /// let report = NewTimer::cron("report", "daily", &cron).payload("to all");
+    /// # drop(report);
+    /// # Ok::<(), tickwheel_durable::Error>(())
+    /// ```
+    #[cfg(feature = "cron")]
+    pub fn cron(kind: impl Into<String>, key: impl Into<String>, cron: &Cron) -> NewTimer {
+        NewTimer::new(kind, key, Duration::ZERO).rule(cron.to_string())
     }
 
     /// Sets the bytes that the handler gets. By default there are none.
@@ -132,14 +152,45 @@ impl NewTimer {
         self
     }
 
-    /// Returns an error if no store could keep it. Writers of stores call it first.
+    /// Returns true if this timer of a store is the same series, and alive.
+    pub(crate) fn is_as(&self, timer: &Timer) -> bool {
+        // As the tables have them: spans are whole milliseconds, and numbers have a bound.
+        let stored =
+            |span: Duration| span.as_nanos().div_ceil(1_000_000).min(LATEST as u128 / 1000 + 1);
+        let attempts = |most: Option<u32>| most.map(|most| most.min(i32::MAX.unsigned_abs()));
+        let has_rule = match (&self.repetition, &timer.repetition) {
+            (Some(Repetition::Every(one)), Some(Repetition::Every(other))) => {
+                stored(*one) == stored(*other)
+            }
+            (one, other) => one == other,
+        };
+        has_rule
+            && timer.state != State::Dead
+            && self.payload == timer.payload
+            && attempts(self.max_attempts) == attempts(timer.max_attempts)
+            && self.time_limit.map(stored) == timer.time_limit.map(stored)
+    }
+
+    /// Returns when it is due first, if this is the time of the database. Stores and their writers ask it.
+    pub fn first_due(&self, now: SystemTime) -> SystemTime {
+        let begin = match self.when {
+            When::After(delay) => now.checked_add(delay).unwrap_or_else(|| from_micros(LATEST)),
+            When::At(time) => time,
+        };
+        rules::first(self.repetition.as_ref(), begin).unwrap_or(begin)
+    }
+
+    /// Returns an error if no store could keep it, or if the time of its cron rule never comes. Writers of stores call it first.
     ///
     /// # Errors
     ///
     /// [`Error::Invalid`], which says what to change.
     pub fn check(&self) -> Result<()> {
-        let has_zero =
-            matches!(&self.repetition, Some(Repetition::Rule(rule)) if rule.contains('\0'));
+        let rule = match &self.repetition {
+            Some(Repetition::Rule(rule)) => Some(rule.as_str()),
+            _ => None,
+        };
+        let has_zero = rule.is_some_and(|rule| rule.contains('\0'));
         let problem = if self.kind.is_empty() || self.kind.len() > LONGEST_KIND {
             format!("a kind has 1 to {LONGEST_KIND} bytes, and this one has {}", self.kind.len())
         } else if self.key.len() > LONGEST_KEY {
@@ -149,6 +200,8 @@ impl NewTimer {
         } else if matches!(self.repetition, Some(Repetition::Every(period)) if period < MILLISECOND)
         {
             "the period is shorter than a millisecond".to_owned()
+        } else if let Some(problem) = rule.and_then(rules::problem) {
+            problem
         } else if self.max_attempts == Some(0) {
             "`max_attempts` is 0, so the timer would never run: give 1 or more".to_owned()
         } else if self.time_limit.is_some_and(|limit| limit < MILLISECOND) {

@@ -331,6 +331,28 @@ impl Timers {
         self.schedule_one(timer, Existing::Keep)
     }
 
+    /// Keeps a series: puts it in if it is not there, replaces it if it is dead or has another rule, period, payload,
+    /// number of attempts or time limit, and otherwise leaves it as it is, with a run that is in progress, waits, was missed, or is tried
+    /// again. Returns `None` if it is left.
+    ///
+    /// A service calls it at each start for each series that its code has: see the table of the page `cron`. All its
+    /// processes may do so at the same time. While some have an older table, the last to start says what the series is. A series
+    /// that the code has no more goes on until somebody [cancels](Timers::cancel) it.
+    ///
+    /// # Errors
+    ///
+    /// As [`schedule`](Timers::schedule).
+    pub fn keep_series(&self, series: &NewTimer) -> Result<Option<Scheduled>> {
+        let store = self.store_of(&series.kind, &series.key)?;
+        let existing = match store.get(&series.kind, &series.key)? {
+            Some(timer) if series.is_as(&timer) => return Ok(None),
+            Some(_) => Existing::Replace,
+            None => Existing::Keep, // another process may put it in now, and its first run may begin
+        };
+        let scheduled = store.schedule(vec![series.clone()], existing)?;
+        Ok(scheduled.into_iter().flatten().next())
+    }
+
     fn schedule_one(&self, timer: &NewTimer, existing: Existing) -> Result<Option<Scheduled>> {
         let store = self.store_of(&timer.kind, &timer.key)?;
         let scheduled = store.schedule(vec![timer.clone()], existing)?;

@@ -12,7 +12,9 @@ use postgres::{GenericClient, Row, Statement};
 use super::link::Sql;
 use super::{failed, only_row, placed, quoted};
 use crate::clock::{LATEST, from_micros, micros};
-use crate::columns::{columns_of, delay_micros, delay_millis, milliseconds, repetition_in};
+use crate::columns::{
+    checked, columns_of, delay_micros, delay_millis, milliseconds, repetition_in,
+};
 use crate::error::Result;
 use crate::store::{Existing, Table};
 use crate::timer::{Filter, NewTimer, Scheduled, State, Timer, When};
@@ -293,7 +295,9 @@ impl<C: Sql> Table for Within<'_, C> {
             ($8::integer[])[1], ($9::bigint[])[1], $10)";
         const MANY: &str = "SELECT due, replaced, kind, key
             FROM tickwheel_schedule_many($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)";
-        timers.iter().try_for_each(NewTimer::check)?;
+        let timers = &*checked(timers, || {
+            only_row(self.query("SELECT tickwheel_now()", &[])?)?.try_get(0).map_err(failed)
+        })?;
         let mut rows = NewRows::default();
         timers.iter().for_each(|timer| rows.push(timer));
         let written = self.query(

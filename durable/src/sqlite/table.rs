@@ -7,7 +7,9 @@ use rusqlite::{Connection as Client, OptionalExtension, Row, params, params_from
 
 use super::failed;
 use crate::clock::{LATEST, from_micros, micros};
-use crate::columns::{columns_of, delay_micros, delay_millis, milliseconds, repetition_in};
+use crate::columns::{
+    checked, columns_of, delay_micros, delay_millis, milliseconds, repetition_in,
+};
 use crate::error::Result;
 use crate::store::{Existing, MOST_BYTES, Table};
 use crate::timer::{Filter, NewTimer, Scheduled, State, Timer, When};
@@ -164,7 +166,7 @@ impl Table for Within<'_> {
         timers: &[NewTimer],
         existing: Existing,
     ) -> Result<Vec<Option<Scheduled>>> {
-        timers.iter().try_for_each(NewTimer::check)?;
+        let timers = &*checked(timers, || Ok(time(self.now())))?;
         if self.client.is_autocommit() {
             // A connection of the user's without a transaction. All are put in, or none.
             let own = self.client.unchecked_transaction().map_err(failed)?;

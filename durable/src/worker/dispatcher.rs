@@ -688,8 +688,7 @@ impl Dispatcher<'_> {
         for ClaimedTimer { mut timer, woke, was_running } in timers {
             let tenure = Tenure::new(&shared.scheduler, lease_ends);
             // Its rule is the user's, so nothing is locked here.
-            let end = (was_running && timer.attempts >= shared.max_attempts(kind, &timer))
-                .then(|| shared.after_last_lease(&timer));
+            let end = shared.instead(kind, &timer, woke, was_running);
             timer.attempts = timer.attempts.saturating_add(u32::from(end.is_none()));
             timer.shard = shared.timers.number();
             let timer = Arc::new(timer);

@@ -403,7 +403,7 @@ impl WorkerBuilder {
     }
 
     /// Sets what computes the next time of a timer with a [`rule`](crate::NewTimer::rule): from the rule, and a time after
-    /// which it is to be. `None` ends the series.
+    /// which it is to be. `None` ends the series. With the feature `cron`, it is not asked about rules that begin with `cron:`.
     ///
     /// ```
     /// # #[cfg(feature = "sqlite")] {
@@ -411,7 +411,7 @@ impl WorkerBuilder {
     /// use tickwheel::Scheduler;
     /// use tickwheel_durable::{Failure, NewTimer, Timers};
     ///
-    /// // A crate for cron expressions would stand here. This rule is "every so many seconds".
+    /// // Holidays, tides or a table of the database would stand here. This rule is "every so many seconds".
     /// let timers = Timers::open("sqlite::memory:")?;
     /// let worker = timers
     ///     .worker()
@@ -771,6 +771,8 @@ pub struct WorkerStats {
     pub snoozed: u64,
     /// Claimed and given back, at the stop, or because the database could not be reached before the handler was called.
     pub released: u64,
+    /// Runs of series that were left out because they were late, as their cron rules say (feature `cron`, `Missed::Skip`).
+    pub skipped: u64,
     /// Claimed now, and not yet written down.
     pub running: u64,
     /// Threads of all kinds now that are in a handler that has exceeded its time limit.
@@ -797,6 +799,7 @@ impl WorkerStats {
             lost: self.lost + other.lost,
             snoozed: self.snoozed + other.snoozed,
             released: self.released + other.released,
+            skipped: self.skipped + other.skipped,
             running: self.running + other.running,
             stuck: self.stuck + other.stuck,
             looks: self.looks + other.looks,

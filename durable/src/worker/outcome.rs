@@ -8,6 +8,7 @@ use crate::error::Error;
 use crate::failure::{Failure, Follow, Retry};
 use crate::handler::Completes;
 use crate::panics::{caught, quietly};
+use crate::rules;
 use crate::sight;
 use crate::store::{Finish, Then};
 use crate::timer::{LONGEST_KEY, Repetition, State, Timer};
@@ -71,8 +72,28 @@ impl Shared {
         gives_up.is_some_and(|gives_up| caught(|| Ok(gives_up(failure))).unwrap_or(false))
     }
 
+    /// What becomes of a claimed timer whose handler is not called, because the lease of its last attempt has ended (ATTEMPT-5), or
+    /// because the rule of its series leaves out a run that is so late (ATTEMPT-6). `None`: the handler is called. A run whose
+    /// handler may have been called before is not left out.
+    pub(super) fn instead(
+        &self,
+        kind: usize,
+        timer: &Timer,
+        woke: SystemTime,
+        was_running: bool,
+    ) -> Option<Then> {
+        if was_running {
+            let is_over = timer.attempts >= self.max_attempts(kind, timer);
+            return is_over.then(|| self.after_last_lease(timer));
+        }
+        let is_first = timer.attempts == 0 && woke <= timer.due; // it was not put off either
+        let now = || self.clock().time(self.scheduler.now());
+        let is_skipped = is_first && rules::is_skipped(timer.repetition.as_ref(), timer.due, now);
+        is_skipped.then(|| self.after_success(timer).ok()).flatten()
+    }
+
     /// What follows the end of the lease of the last attempt (ATTEMPT-5).
-    pub(super) fn after_last_lease(&self, timer: &Timer) -> Then {
+    fn after_last_lease(&self, timer: &Timer) -> Then {
         self.after_end(timer, None, Some(timer.error.as_deref().unwrap_or("its lease ended")))
     }
 
@@ -138,9 +159,11 @@ impl Shared {
             None => Ok(Then::Done),
             Some(Repetition::Every(period)) => Ok(Then::Next(next_of(timer.due, *period, now))),
             Some(Repetition::Rule(rule)) => {
+                if let Some(next) = rules::next(rule, timer.due, now) {
+                    return next.map(|next| next.map_or(Then::Done, Then::Next));
+                }
                 let Some(rules) = &self.settings.rules else {
-                    let problem = format!("no `rules` are set for {rule:?}");
-                    return Err(Failure::new(problem));
+                    return Err(Failure::new(rules::nobody_knows(rule)));
                 };
                 let after = now.max(timer.due);
                 match caught(|| rules(rule, after))? {

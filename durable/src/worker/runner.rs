@@ -549,6 +549,11 @@ impl Finisher<'_> {
                 && matches!(outcome.then, Then::Done | Then::Next(_));
             if written.contains(&fence) || was_sent || is_complete {
                 match outcome.then {
+                    // It was left out (ATTEMPT-6).
+                    Then::Done | Then::Next(_) if outcome.attempts == 0 => {
+                        count(&shared.counters.skipped, 1);
+                        held.iter().for_each(|held| sight::skipped(&held.timer));
+                    }
                     Then::Done | Then::Next(_) => count(&shared.counters.done, 1),
                     Then::Release => count(&shared.counters.released, 1),
                     _ if outcome.then.is_snooze() => {

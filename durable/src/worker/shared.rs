@@ -35,6 +35,8 @@
 //!   too.
 //! - ATTEMPT-5 A timer whose attempts are used up when its lease ends is dead. The worker that has claimed it writes that, as
 //!   it writes any other death.
+//! - ATTEMPT-6 A run that the rule of its series leaves out, because it is late, has no attempt: what follows a success is written
+//!   with the number 0.
 //!
 //! # Kinds
 //!
@@ -323,6 +325,7 @@ pub(super) struct Counters {
     pub(super) lost: AtomicU64,
     pub(super) snoozed: AtomicU64,
     pub(super) released: AtomicU64,
+    pub(super) skipped: AtomicU64,
     pub(super) looks: AtomicU64,
     pub(super) claims: AtomicU64,
     pub(super) errors: AtomicU64,
@@ -763,6 +766,7 @@ impl Shared {
             lost: of(&counters.lost),
             snoozed: of(&counters.snoozed),
             released: of(&counters.released),
+            skipped: of(&counters.skipped),
             running: state.runs.len() as u64,
             stuck: state.stuck() as u64,
             looks: of(&counters.looks),

@@ -6,6 +6,7 @@ mod async_handlers;
 mod calls;
 #[path = "../../../tests/common/mod.rs"]
 mod common;
+mod cron;
 #[path = "../common/databases.rs"]
 mod databases;
 mod foreign;
@@ -28,6 +29,11 @@ use async_handlers::{
 };
 use calls::{futures_do_what_the_calls_do, what_a_future_schedules_comes_on_time};
 use common::{PATIENCE, until};
+use cron::{
+    a_cron_rule_needs_no_hook, a_rule_that_cannot_be_is_refused_or_ends_its_timer,
+    a_run_that_fails_holds_up_no_missed_one, a_series_is_kept_unless_it_has_changed,
+    the_first_time_is_by_the_clock_of_the_database, what_was_missed_runs_as_the_policy_says,
+};
 use databases::{Database, client};
 use runs::{
     a_cancel_reaches_a_run_within_a_second, a_failure_may_be_given_up,
@@ -1367,6 +1373,12 @@ on_both! {
     a_death_is_told_with_its_reason,
     a_run_that_fails_does_not_end_its_series,
     gaps_of_retries_do_not_replace_the_period,
+    a_cron_rule_needs_no_hook,
+    what_was_missed_runs_as_the_policy_says,
+    a_run_that_fails_holds_up_no_missed_one,
+    a_rule_that_cannot_be_is_refused_or_ends_its_timer,
+    a_series_is_kept_unless_it_has_changed,
+    the_first_time_is_by_the_clock_of_the_database,
     a_flood_leaves_the_others_on_time,
     weights_share_the_claims,
     a_kind_has_a_bound_of_its_own_in_a_process,

@@ -4,7 +4,7 @@
 use std::fmt::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use metrics_exporter_prometheus::PrometheusBuilder;
 use tickwheel::Scheduler;
@@ -86,9 +86,16 @@ fn spans_events_and_metrics_tell_what_a_worker_does() {
     timers.schedule(&NewTimer::new(KIND, "put off", Duration::ZERO)).expect("scheduled");
     let hangs = NewTimer::new(KIND, "hangs", Duration::ZERO).time_limit(Duration::from_millis(9));
     timers.schedule(&hangs.max_attempts(1)).expect("scheduled");
+    let a_year_ago = SystemTime::now() - Duration::from_secs(366 * 86_400);
+    let yearly = NewTimer::new(KIND, "late", a_year_ago).rule("cron: @yearly; missed=skip");
+    timers.schedule(&yearly).expect("scheduled");
     until("all are over", || {
         let stats = worker.stats();
-        stats.done == 2 && stats.dead == 2 && stats.running == 0 && stats.stuck == 0
+        stats.done == 2
+            && stats.dead == 2
+            && stats.skipped == 1
+            && stats.running == 0
+            && stats.stuck == 0
     });
     assert!(worker.stop(common::PATIENCE)); // so the gauge is what it stays
 
@@ -103,6 +110,7 @@ fn spans_events_and_metrics_tell_what_a_worker_does() {
     has(&["WARN", "is tried again", "key=\"bad\"", "attempt=1", "reason=\"no luck\""]);
     has(&["ERROR", "is dead", "key=\"bad\"", "attempt=2"]);
     has(&["WARN", "has met an error", "exceeded its time limit of 9ms", "hangs"]);
+    has(&["WARN", "is skipped", "key=\"late\"", "due="]);
 
     timers.counts().expect("counts");
     let text = prometheus.render();
@@ -116,11 +124,12 @@ fn spans_events_and_metrics_tell_what_a_worker_does() {
     shows("tickwheel_durable_failed_total{kind=\"observed mail\"} 3");
     shows("tickwheel_durable_dead_total{kind=\"observed mail\"} 2");
     shows("tickwheel_durable_snoozed_total{kind=\"observed mail\"} 1");
+    shows("tickwheel_durable_skipped_total{kind=\"observed mail\"} 1");
     shows("tickwheel_durable_timed_out_total{kind=\"observed mail\"} 1");
     shows("tickwheel_durable_stuck{kind=\"observed mail\"} 0");
     shows("tickwheel_durable_lateness_seconds_count{kind=\"observed mail\"} 6");
     shows("tickwheel_durable_run_seconds_count{kind=\"observed mail\"} 6");
-    shows("tickwheel_durable_timers{kind=\"observed mail\",state=\"waiting\"} 1");
+    shows("tickwheel_durable_timers{kind=\"observed mail\",state=\"waiting\"} 2");
     shows("tickwheel_durable_timers{kind=\"observed mail\",state=\"dead\"} 2");
     shows("tickwheel_durable_lag_seconds{kind=\"observed mail\"} 0");
 }
