@@ -2,10 +2,11 @@
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use crate::connections::{answer, send};
 use crate::error::Result;
+use crate::history::{Attempt, HistoryFilter, Pace};
 use crate::timer::{Filter, KindCounts, NewTimer, Scheduled, State, Timer, When};
 use crate::timers::{OpenOptions, Timers};
 use crate::worker::WorkerBuilder;
@@ -130,7 +131,7 @@ impl AsyncTimers {
     ///
     /// As [`Timers::schedule`].
     pub async fn schedule(&self, timer: &NewTimer) -> Result<Scheduled> {
-        let new = timer.clone();
+        let new = self.timers.traced(timer); // here, and not on the thread of the call
         self.call(Some((&timer.kind, &timer.key)), move |timers| timers.schedule(&new)).await
     }
 
@@ -140,7 +141,7 @@ impl AsyncTimers {
     ///
     /// As [`Timers::schedule`].
     pub async fn schedule_if_absent(&self, timer: &NewTimer) -> Result<Option<Scheduled>> {
-        let new = timer.clone();
+        let new = self.timers.traced(timer);
         self.call(Some((&timer.kind, &timer.key)), move |timers| timers.schedule_if_absent(&new))
             .await
     }
@@ -161,7 +162,7 @@ impl AsyncTimers {
     ///
     /// As [`Timers::schedule_all`], which tells what is scheduled all the same. With one store, nothing is.
     pub async fn schedule_all(&self, new: &[NewTimer]) -> Result<Vec<Scheduled>> {
-        let new = new.to_vec();
+        let new: Vec<_> = new.iter().map(|timer| self.timers.traced(timer)).collect();
         self.call(None, move |timers| timers.schedule_all(&new)).await
     }
 
@@ -221,6 +222,60 @@ impl AsyncTimers {
     pub async fn requeue_all(&self, kind: &str, when: impl Into<When>) -> Result<u64> {
         let (kind, when) = (kind.to_owned(), when.into());
         self.call(None, move |timers| timers.requeue_all(&kind, when)).await
+    }
+
+    /// Removes the timers that a filter names, as [`Timers::cancel_all`] does.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the database.
+    pub async fn cancel_all(&self, filter: &Filter) -> Result<u64> {
+        let filter = filter.clone();
+        self.call(None, move |timers| timers.cancel_all(&filter)).await
+    }
+
+    /// Gives a timer another payload, as [`Timers::set_payload`] does.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the database.
+    pub async fn set_payload(
+        &self,
+        kind: &str,
+        key: &str,
+        payload: impl Into<Vec<u8>>,
+    ) -> Result<bool> {
+        let payload = payload.into();
+        self.call_for(kind, key, move |timers, kind, key| timers.set_payload(kind, key, payload))
+            .await
+    }
+
+    /// Lists attempts, as [`Timers::history`] does.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the database.
+    pub async fn history(&self, filter: &HistoryFilter) -> Result<Vec<Attempt>> {
+        let filter = filter.clone();
+        self.call(None, move |timers| timers.history(&filter)).await
+    }
+
+    /// Counts attempts by kind and step of time, as [`Timers::pace`] does.
+    ///
+    /// # Errors
+    ///
+    /// As [`Timers::pace`].
+    pub async fn pace(&self, span: Duration, step: Duration) -> Result<Vec<Pace>> {
+        self.call(None, move |timers| timers.pace(span, step)).await
+    }
+
+    /// Removes attempts that began before a time, as [`Timers::purge_history`] does.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the database.
+    pub async fn purge_history(&self, before: SystemTime) -> Result<u64> {
+        self.call(None, move |timers| timers.purge_history(before)).await
     }
 
     /// Counts the timers of each kind, as [`Timers::counts`] does.

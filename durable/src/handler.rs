@@ -11,7 +11,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant, SystemTime};
 
+use crate::clock::{from_micros, micros};
 use crate::failure::{Failure, HandlerResult};
+use crate::history::Attempt;
 use crate::panics::{caught, quietly};
 use crate::store::{AnyTransaction, TransactionType};
 use crate::timer::Timer;
@@ -25,11 +27,17 @@ pub(crate) const TIME_LIMIT: &str = "it took longer than its time limit";
 pub(crate) struct Tenure {
     scheduler: Scheduler,
     base: Instant,
+    /// When the timer woke, by the database's clock.
+    woke: SystemTime,
     /// Until when the lease lasts, in microseconds since `base`, counted from before the call that got or extended it.
     /// It orders nothing, so all accesses are Relaxed.
     until: AtomicI64,
     /// Until when the handler may take, counted in the same way. Relaxed for the same reason.
     limit: AtomicI64,
+    /// When the handler was called, counted in the same way, and by the database's clock in microseconds. Zero: it was not. Relaxed,
+    /// because only a run that exceeds its time limit in this very moment is told of by another thread.
+    began: AtomicI64,
+    started: AtomicI64,
     /// The worker has learnt that the timer is another's. Relaxed for the same reason: for those that wait, the lock of `waiting`
     /// orders it.
     is_over: AtomicBool,
@@ -54,13 +62,16 @@ struct Waiting {
 }
 
 impl Tenure {
-    pub(crate) fn new(scheduler: &Scheduler, until: Instant) -> Arc<Tenure> {
+    pub(crate) fn new(scheduler: &Scheduler, until: Instant, woke: SystemTime) -> Arc<Tenure> {
         let base = scheduler.now();
         let tenure = Tenure {
             scheduler: scheduler.clone(),
             base,
+            woke,
             until: AtomicI64::new(0),
             limit: AtomicI64::new(i64::MAX),
+            began: AtomicI64::new(0),
+            started: AtomicI64::new(0),
             is_over: AtomicBool::new(false),
             has_heard: AtomicBool::new(false),
             has_completion: AtomicBool::new(false),
@@ -82,6 +93,24 @@ impl Tenure {
         if is_transactional {
             self.until.store(i64::MAX, Ordering::Relaxed);
         }
+    }
+
+    /// The handler is called at this instant, which is this time of the database.
+    pub(crate) fn begin(&self, now: Instant, time: SystemTime) {
+        self.began.store(self.micros(now), Ordering::Relaxed);
+        self.started.store(micros(time), Ordering::Relaxed);
+    }
+
+    pub(crate) fn woke(&self) -> SystemTime {
+        self.woke
+    }
+
+    /// Returns when the handler was called, if it was, and how long ago.
+    pub(crate) fn began(&self) -> Option<(SystemTime, Duration)> {
+        let now = self.micros(self.scheduler.now());
+        let took = now.saturating_sub(self.began.load(Ordering::Relaxed)).max(0).unsigned_abs();
+        let started = self.started.load(Ordering::Relaxed);
+        (started != 0).then(|| (from_micros(started), Duration::from_micros(took)))
     }
 
     /// Returns for how long the timer has been this worker's.
@@ -212,7 +241,7 @@ pub struct Run<'a> {
 /// What a run asks its worker.
 pub(crate) trait Completes: Send + Sync {
     /// Returns the statement that ends a run with success.
-    fn completion(&self, timer: &Timer) -> Result<String, Failure>;
+    fn completion(&self, timer: &Timer, tenure: &Tenure) -> Result<String, Failure>;
 }
 
 impl Run<'_> {
@@ -249,6 +278,12 @@ impl Run<'_> {
     #[cfg(feature = "serde")]
     pub fn json<T: serde::de::DeserializeOwned>(&self) -> crate::Result<T> {
         serde_json::from_slice(&self.timer.payload).map_err(crate::Error::json)
+    }
+
+    /// Returns the context of the trace to which this run belongs: that of [`NewTimer::trace`](crate::NewTimer::trace), or of whoever has
+    /// scheduled the timer ([`OpenOptions::trace_with`](crate::OpenOptions::trace_with)).
+    pub fn trace(&self) -> Option<&str> {
+        self.timer.trace.as_deref()
     }
 
     /// Returns when this run was due, by the database's clock. A later attempt was due then too.
@@ -307,7 +342,7 @@ impl Run<'_> {
     /// The store has no such statement: a SQLite file has none. Or the handler works in a transaction that ends the timer by
     /// itself. Or the rule of a series has failed.
     pub fn completion(&self) -> Result<String, Failure> {
-        let statement = self.worker.completion(&self.timer)?;
+        let statement = self.worker.completion(&self.timer, &self.tenure)?;
         self.tenure.has_completion.store(true, Ordering::Relaxed);
         Ok(statement)
     }
@@ -438,6 +473,8 @@ pub struct Work<'a> {
     pub(crate) handler: &'a Handler,
     /// What the handler has returned.
     pub(crate) result: Option<HandlerResult>,
+    /// The row of its success.
+    pub(crate) record: Option<Box<Attempt>>,
 }
 
 impl Work<'_> {
@@ -462,6 +499,14 @@ impl Work<'_> {
             }
         };
         self.ends_with(result)
+    }
+
+    /// Returns the attempt that [`Connection::record`](crate::Connection::record) is to write in the transaction, once the handler has
+    /// returned (STORE-10). `None`: its kind has no history.
+    pub fn record(&self) -> Option<Attempt> {
+        let record = self.record.as_deref()?.clone();
+        let took = self.run.tenure.began().map_or(Duration::ZERO, |(_, took)| took);
+        Some(Attempt { took, ..record })
     }
 
     /// Calls the handler with a transaction of which only the store and the handler know the type:
@@ -503,7 +548,11 @@ mod tests {
     #[test]
     fn those_that_wait_leave_nothing_behind() {
         let scheduler = Scheduler::global();
-        let tenure = Tenure::new(scheduler, scheduler.now() + Duration::from_secs(60));
+        let tenure = Tenure::new(
+            scheduler,
+            scheduler.now() + Duration::from_secs(60),
+            SystemTime::UNIX_EPOCH,
+        );
         let sleep = || scheduler.sleep(Duration::ZERO);
         let cancelled = || Cancelled { tenure: Arc::clone(&tenure), number: None, sleep: sleep() };
         let mut first = cancelled();

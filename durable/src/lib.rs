@@ -131,8 +131,8 @@
 //! [`Timers::counts`] counts by kind and state, and tells the lag: how long ago the oldest was due that is not done.
 //! [`Worker::stats`] tells what one worker has done, [`Worker::is_running`] and [`Worker::stop_reason`] whether it still runs
 //! and why not. [`WorkerBuilder::on_dead`] is told of timers that die, and [`WorkerBuilder::on_error`] of everything that
-//! a worker cannot do. With the feature `tracing`, each run is in a span `tickwheel.timer` with its kind, key, attempt and
-//! fencing number, and failures are events. So are a database that cannot be reached or used, and its return. With the
+//! a worker cannot do. With the feature `tracing`, each run is in a span `tickwheel.timer` with its kind, key, attempt,
+//! fencing number and trace, and failures are events. So are a database that cannot be reached or used, and its return. With the
 //! feature `metrics` there are these, with the label `kind` where there is one:
 //!
 //! | metric | what it is |
@@ -150,6 +150,71 @@
 //! | `tickwheel_durable_run_seconds` | a histogram: how long handlers took |
 //! | `tickwheel_durable_timers` | a gauge with the label `state`, set by [`Timers::counts`] |
 //! | `tickwheel_durable_lag_seconds` | a gauge, set by [`Timers::counts`] |
+//!
+//! ## History
+//!
+//! What is done is gone from the tables, and a dead timer has its last error. With [`WorkerBuilder::history`] a kind also keeps what became of
+//! each attempt, for as long as that says: [`Timers::history`] lists when it was due, when it started, how late that was, how long it took, which
+//! attempt it was, what came of it, with its error, by which worker, and in which trace. [`Timers::pace`] counts these by kind and
+//! step of time, for a picture of the last hour. In SQL they are the table `tickwheel_history`, to be read.
+//!
+//! - **An attempt is in the history if and only if its outcome is written**, because it is one transaction: that in which the worker writes
+//!   outcomes, that of a handler, or that in which [`Run::completion`] is executed. So a run of a worker that died has no row, because
+//!   nobody knows how it ended. When it was the last attempt, the row of the death tells so.
+//! - A handler in a transaction of PostgreSQL that sets another search path or role sets them back before it returns, or names the schema in the
+//!   address: the row is written behind it. Whoever executes a completion needs the right to put rows into `tickwheel_history`.
+//! - Of an error the first 4000 bytes are kept. A run that leaves its series takes its attempts along, so a dead timer has all its
+//!   errors under its own key.
+//! - What is older than the kind says is removed by its workers, within a minute, a thousand rows at a time and with pauses twice as long as that
+//!   took, on the threads of calls. [`Timers::purge_history`] removes what is before a time at once.
+//! - [`WorkerBuilder::keep_dead`] removes dead timers in the same way. They stay for ever by default.
+//!
+//! A kind without a history pays nothing: its statements are those of before. With one, a timer that is scheduled and runs cost 54 us of processor
+//! time with PostgreSQL, the server's included, in place of 42, and 19 in place of 15 with SQLite; a row takes some 250 bytes
+//! with its indexes. All lists read indexes: of a million attempts, a page, those of one timer, and the failures among them took 2 to 6 ms.
+//!
+//! ## Traces
+//!
+//! [`OpenOptions::trace_with`] is asked for the context of the trace in which a timer is scheduled, and
+//! [`WorkerBuilder::continue_trace`](WorkerBuilder) (feature `tracing`) makes the span of its runs a part of that trace. What travels with the
+//! timer is a text, such as a `traceparent` of W3C: [`NewTimer::trace`], the column `trace`, the parameter `trace` of
+//! `tickwheel_schedule`, and [`Run::trace`]. Each run of a series has the trace of its schedule. With OpenTelemetry:
+//!
+//! ```ignore
+//! let options = OpenOptions::new().trace_with(|| {
+//!     let (mut fields, context) = (HashMap::new(), tracing::Span::current().context()); // of OpenTelemetrySpanExt
+//!     TraceContextPropagator::new().inject_context(&context, &mut fields);
+//!     fields.remove("traceparent")
+//! });
+//! let timers = options.open("postgres://me@localhost/shop")?;
+//! let worker = timers.worker().continue_trace(|trace, span| {
+//!     let fields = HashMap::from([("traceparent".to_owned(), trace.to_owned())]);
+//!     _ = span.set_parent(TraceContextPropagator::new().extract(&fields));
+//! });
+//! ```
+//!
+//! Without OpenTelemetry it is whatever text says where a timer comes from:
+//!
+//! ```
+//! # #[cfg(feature = "sqlite")] {
+//! use std::sync::mpsc::channel;
+//! use std::time::Duration;
+//! use tickwheel::Scheduler;
+//! use tickwheel_durable::{NewTimer, OpenOptions};
+//!
+//! let options = OpenOptions::new().trace_with(|| Some("request 17".to_owned()));
+//! let timers = options.open("sqlite::memory:")?;
+//! let (tell, told) = channel();
+//! let worker = timers
+//!     .worker()
+//!     .handle("mail", move |run| Ok(tell.send(run.trace().map(str::to_owned))?))
+//!     .start(Scheduler::global())?;
+//! timers.schedule(&NewTimer::new("mail", "4711", Duration::ZERO))?;
+//! assert_eq!(told.recv()?.as_deref(), Some("request 17"));
+//! # drop(worker);
+//! # }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 //!
 //! ## Tenants
 //!
@@ -230,10 +295,11 @@
 //! SELECT tickwheel_cancel('unpaid', '4711'); -- the state that it was in; NULL: it is not there
 //! SELECT state, due, attempts, error FROM tickwheel_get('unpaid', '4711');
 //! SELECT tickwheel_requeue('mail', after => '1 min'); -- all dead ones of the kind; with a key only that one
+//! SELECT attempt, started, outcome, error FROM tickwheel_history WHERE kind = 'mail' AND key = '4711' ORDER BY started DESC;
 //! ```
 //!
-//! `tickwheel_schedule` takes `kind`, `key`, `payload` (bytes), `at`, `after`, `period_ms`, `rule`, `max_attempts`, `time_limit_ms`
-//! and `keep`, in this order or by name. A timer that is there is replaced, even if it runs; with `keep` it stays. What no
+//! `tickwheel_schedule` takes `kind`, `key`, `payload` (bytes), `at`, `after`, `period_ms`, `rule`, `max_attempts`, `time_limit_ms`,
+//! `keep` and `trace`, in this order or by name. A timer that is there is replaced, even if it runs; with `keep` it stays. What no
 //! timer can be is refused with a message that says what to change. From tokio-postgres, sqlx, diesel or Python each of these
 //! is a query with parameters. A payload is bytes. For one that is text, such as JSON, write `convert_to($2::text, 'UTF8')`: a
 //! parameter of the type text is refused, and in a literal or a string without a type the server takes a backslash for the
@@ -305,6 +371,7 @@
 //! | `period_ms` | integer | the period of a series |
 //! | `rule` | text | the rule of a series; `cron: ..` with the feature `cron` |
 //! | `max_attempts`, `time_limit_ms` | integer | as in [`NewTimer`] |
+//! | `trace` | text | the context of the trace of its runs |
 //!
 //! ```sql
 //! -- PostgreSQL
@@ -324,7 +391,8 @@
 //!   to `'infinity'`, in SQLite to 9223372036854775807.
 //!
 //! The other columns are the workers', and may be read: `state` (`waiting`, `running` or `dead`), `attempts` (starts), `fence`,
-//! `held_until` (the end of a lease, or the time of the next attempt), `owner`, `error`, and `wake`, which is when a worker
+//! `held_until` (the end of a lease, or the time of the next attempt), `owner`, `error`, `dead_since` and `dead_fence` (since when a
+//! worker with [`keep_dead`](WorkerBuilder::keep_dead) knows that it is dead), and `wake`, which is when a worker
 //! looks at the timer next. A timer that is done is deleted.
 //!
 //! ## Migrations
@@ -359,7 +427,8 @@
 //! `tickwheel_schema` has the version of the tables, and the oldest version of this crate's tables that may still work with
 //! them. So bring the tables up to date first, while the workers of the version before go on, and then the programs. A worker that
 //! is older than the oldest stops at its next claim or look. A migration waits for the transactions that have written timers, and
-//! others that want to write wait for it, so run it with a `lock_timeout`.
+//! others that want to write wait for it, so run it with a `lock_timeout`. A `tickwheel_get` that waits for a migration which adds a column
+//! fails, and may be called again.
 //!
 //! Three roles are enough: the owner of the tables migrates. One works. One only schedules, with the functions or with statements:
 //!
@@ -370,6 +439,7 @@
 //! GRANT SELECT ON timers.tickwheel_schema, timers.tickwheel_awake TO works, schedules;
 //! GRANT INSERT, UPDATE ON timers.tickwheel_awake TO works;
 //! GRANT SELECT, INSERT, UPDATE, DELETE ON timers.tickwheel_workers, timers.tickwheel_limits, timers.tickwheel_holds TO works;
+//! GRANT SELECT, INSERT, UPDATE, DELETE ON timers.tickwheel_history TO works;
 //! GRANT USAGE ON SEQUENCE timers.tickwheel_fence TO works;
 //! ```
 //!
@@ -387,12 +457,16 @@
 //! | Quartz: `MISFIRE_INSTRUCTION_DO_NOTHING`, `.._FIRE_ONCE_NOW`, `.._IGNORE_MISFIRE_POLICY`; graphile-worker: `backfill` | `cron::Missed`: `Skip`, `Once`, `All`. Of a series with a period, runs that were missed are skipped, and one that is late runs at once |
 //! | Sidekiq's retries and dead set | [`Retry`], [`State::Dead`], [`Timers::requeue`] |
 //! | Sidekiq's death handlers | [`WorkerBuilder::on_dead`] |
+//! | completed and discarded jobs of River and Oban, `recent_jobs`; Oban's `Pruner`, River's `CompletedJobRetentionPeriod` and `DiscardedJobRetentionPeriod`, Sidekiq's `dead_timeout_in_seconds` | [`Timers::history`], [`WorkerBuilder::history`], [`WorkerBuilder::keep_dead`] |
+//! | Oban's `cancel_all_jobs` | [`Timers::cancel_all`] |
+//! | OpenTelemetry for Oban and River, `sidekiq-opentelemetry` | [`OpenOptions::trace_with`], [`Run::trace`] |
 //! | Oban's `{:snooze, seconds}`; River's `JobSnooze` | [`Failure::snooze`] |
 //! | Oban's `{:cancel, reason}`; River's error `JobCancel`; Sidekiq's `:kill` and `:discard` | [`Failure::for_good`], [`WorkerBuilder::give_up_if`] |
 //! | River's `Client.JobCancel` and the job's context; Oban's `cancel_job` | [`Timers::cancel`] and [`Run::cancelled`] |
 //! | Oban's and River's `timeout` of a worker | [`WorkerBuilder::time_limit`] |
 //! | db-scheduler's heartbeats and dead executions | leases: [`WorkerBuilder::lease`] |
 //! | Oban's queue limits, `global_limit` and `rate_limit`; Sidekiq's limiters and queue weights; groups of `BullMQ` | [`at_most`](WorkerBuilder::at_most), [`at_most_in_all`](WorkerBuilder::at_most_in_all), [`rate`](WorkerBuilder::rate), [`weight`](WorkerBuilder::weight), [`serial_by`](WorkerBuilder::serial_by) |
+//! | `Oban.Testing`, Oban's `drain_queue`; River's `rivertest` | the module `testing`, which has a table of both |
 //! | the `poll_interval` of all of them | the wheel, and news from the server; [`WorkerBuilder::poll_every`] as a fallback |
 //!
 //! With the feature `native-tls`, connections have TLS as `sslmode` in the address says, as with libpq, and
@@ -449,7 +523,7 @@
 //! | --- | --- |
 //! | by key | uses the home alone |
 //! | [`schedule_all`](Timers::schedule_all) | is one transaction on each database: all or none of its timers there |
-//! | [`list`](Timers::list), [`counts`](Timers::counts), [`requeue_all`](Timers::requeue_all) | uses all, at the same time. Lists are in one order, and pages leave out nothing; each database is asked for a whole page |
+//! | [`list`](Timers::list), [`history`](Timers::history), [`counts`](Timers::counts), [`pace`](Timers::pace), [`requeue_all`](Timers::requeue_all), [`cancel_all`](Timers::cancel_all) | uses all, at the same time. Lists are in one order, and pages leave out nothing; each database is asked for a whole page |
 //! | [`now`](Timers::now) | is the earliest of their times. A due time is by the clock of the timer's own database |
 //! | [`worker`](Timers::worker) | is a worker on each, with the same handlers, in one [`Worker`]. A handler in a transaction gets one of the timer's own database |
 //!
@@ -507,13 +581,19 @@
 //! broker's delayed delivery: RabbitMQ with a dead-letter queue, Pulsar's `deliverAfter`, SQS up to fifteen minutes. They
 //! give up the cancel by key, the reset, and the common transaction.
 //!
+//! ## Tests
+//!
+//! With the feature `testing`, in your `dev-dependencies`, the module `testing` has a store in memory on a virtual clock, a worker that
+//! runs your handlers on the test's thread when it is told to, runs for unit tests, and assertions on what is scheduled. A month of
+//! timers takes as long as its handlers.
+//!
 //! ## Another store
 //!
 //! [`Store`], [`Connection`] and [`Table`] are public, and the workers use nothing else. A store needs one clock that all
 //! processes share, an atomic way to take a row that nobody else has, a number that only grows, and durable writes.
 //! MySQL 8 has all of it (`SKIP LOCKED`), and needs polling, because it tells nobody of news. Redis needs scripts, and its
 //! durability is what its settings make it. Handlers get whatever type of transaction the store has ([`TransactionType`],
-//! [`WorkerBuilder::handle_in`]). The contract is STORE-1 to STORE-9 in `src/store.rs`, and
+//! [`WorkerBuilder::handle_in`]). The contract is STORE-1 to STORE-10 in `src/store.rs`, and
 //! `tests/store.rs` checks it.
 //!
 //! The page [`design`] tells how the crate works inside.
@@ -536,6 +616,7 @@ pub mod distributed;
 mod error;
 mod failure;
 mod handler;
+mod history;
 mod panics;
 #[cfg(feature = "postgres")]
 pub mod postgres;
@@ -545,6 +626,8 @@ mod sight;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 mod store;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod timer;
 mod timers;
 mod worker;
@@ -553,15 +636,16 @@ pub use asynchronous::AsyncTimers;
 pub use error::{Error, Result, StopReason};
 pub use failure::{Failure, HandlerResult, Retry};
 pub use handler::{Run, Work};
+pub use history::{Attempt, HistoryFilter, LONGEST_ERROR, Outcome, Pace};
 pub use sharded::ShardError;
 pub use store::{
     AnyTransaction, Changed, Claim, Claimed, ClaimedTimer, Connection, Existing, Finish, Floor,
-    HELD_BACK, Limits, Listener, Look, MOST_BYTES, News, Notices, Passed, Purpose, RunId,
-    SCHEMA_VERSION, Store, Table, Then, Transacted, TransactionType, Transactions, WINDOW,
+    HELD_BACK, Limits, Listener, Look, MOST_BYTES, News, Notices, Passed, Purge, Purged, Purpose,
+    RunId, SCHEMA_VERSION, Store, Table, Then, Transacted, TransactionType, Transactions, WINDOW,
 };
 pub use timer::{
-    Filter, KindCounts, LONGEST_KEY, LONGEST_KIND, NewTimer, Repetition, Scheduled, State, Timer,
-    When,
+    Filter, KindCounts, LONGEST_KEY, LONGEST_KIND, LONGEST_TRACE, NewTimer, Repetition, Scheduled,
+    State, Timer, When,
 };
 pub use timers::{OpenOptions, Timers};
 pub use worker::{Worker, WorkerBuilder, WorkerStats};

@@ -11,16 +11,20 @@
 //! - HOME-3 A call over all stores makes its call on each of them, whatever becomes of the others, and fails if one has failed.
 //! - HOME-4 A list is in the order of kind, `wake`, number and store. So each timer has a place of its own in it, also if two
 //!   stores have the same number, and a page goes on behind that place.
+//!   The same goes for a history, which is in the order of start and number, the last first, and of the store.
 //! - HOME-5 A store is prepared, which means migrated or checked, before it is used. One that is away when it is opened is
 //!   prepared when it is used first.
 //! - HOME-6 What opens the stores, or starts a worker, ends a second after the first of them has answered. The others count as
 //!   away then, whether they are silent or full, and their parts of the worker go on by themselves.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::SystemTime;
 
 use crate::error::{Error, Result};
+use crate::history::{Attempt, HistoryFilter, Pace};
 use crate::store::{Connection, Finish, Listener, Purpose, Store, Transactions};
 use crate::timer::{Filter, KindCounts, Timer};
 
@@ -123,6 +127,34 @@ pub(crate) fn merged(lists: Vec<Vec<Timer>>, limit: u32) -> Vec<Timer> {
     all
 }
 
+/// Returns the part of a filter of attempts that is for one of the stores (HOME-4).
+pub(crate) fn part_of_history(filter: &HistoryFilter, number: usize) -> HistoryFilter {
+    let mut part = filter.clone();
+    if let Some(last) = part.before.as_mut().filter(|last| last.shard < number) {
+        last.id = last.id.saturating_add(1); // one with the same number comes behind it
+    }
+    part
+}
+
+/// Returns the first attempts of several lists (HOME-4).
+pub(crate) fn in_order(lists: Vec<Vec<Attempt>>, limit: u32) -> Vec<Attempt> {
+    let mut all: Vec<_> = lists.into_iter().flatten().collect();
+    let place = |of: &Attempt| (Reverse((of.started, of.id)), of.shard);
+    all.sort_by_key(place);
+    all.truncate(limit as usize);
+    all
+}
+
+/// Returns the paces of all stores together.
+pub(crate) fn added(paces: Vec<Vec<Pace>>) -> Vec<Pace> {
+    let mut steps = BTreeMap::<(String, SystemTime), Pace>::new();
+    for pace in paces.into_iter().flatten() {
+        let step = steps.entry((pace.kind.clone(), pace.at));
+        step.and_modify(|sum| sum.add(&pace)).or_insert(pace);
+    }
+    steps.into_values().collect()
+}
+
 /// Returns the counts of all stores together.
 pub(crate) fn summed(counts: Vec<Vec<KindCounts>>) -> Vec<KindCounts> {
     let mut kinds = BTreeMap::<String, KindCounts>::new();
@@ -203,7 +235,7 @@ impl Store for Prepared {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, SystemTime};
+    use std::time::Duration;
 
     use super::*;
 

@@ -9,20 +9,33 @@ use crate::timer::{KindCounts, Timer};
 /// The span of a run. A handler that is a future enters it for each poll.
 pub(crate) struct Span(#[cfg(feature = "tracing")] tracing::Span);
 
-pub(crate) fn span(timer: &Timer) -> Span {
-    _ = timer;
-    Span(
-        #[cfg(feature = "tracing")]
-        tracing::info_span!(
+/// What makes the span of a run a part of the trace to which its timer belongs.
+#[cfg(feature = "tracing")]
+pub(crate) type Continue = dyn Fn(&str, &tracing::Span) + Send + Sync;
+#[cfg(not(feature = "tracing"))]
+pub(crate) type Continue = ();
+
+pub(crate) fn span(timer: &Timer, continues: Option<&Continue>) -> Span {
+    _ = (timer, continues);
+    #[cfg(feature = "tracing")]
+    {
+        let span = tracing::info_span!(
             target: "tickwheel",
             parent: None,
             "tickwheel.timer",
             kind = timer.kind,
             key = timer.key,
             attempt = timer.attempts,
-            fence = timer.fence
-        ),
-    )
+            fence = timer.fence,
+            trace = timer.trace
+        );
+        if let (Some(trace), Some(continues)) = (&timer.trace, continues) {
+            crate::panics::quietly(|| continues(trace, &span));
+        }
+        Span(span)
+    }
+    #[cfg(not(feature = "tracing"))]
+    Span()
 }
 
 impl Span {

@@ -24,16 +24,20 @@
 //! - STORE-9 What a claim with [`Limits`] takes, it also writes down as held: the fencing number, the kind and the group, until the
 //!   lease ends. A hold lasts until that time, or until `let_go`, whatever becomes of the timer. Claims of a kind with limits come one
 //!   after the other, and each counts all holds of the kind that were committed before. So no two claims see the same room.
+//! - STORE-10 An outcome and its row in the history are committed together. `finish` writes [`Finish::record`] of each run that it
+//!   changes, and of no other. `transact` writes [`Work::record`] when the handler has returned. A completion writes that of its
+//!   own.
 
 use std::any::{Any, TypeId};
 use std::time::{Duration, SystemTime};
 
 use crate::error::Result;
 use crate::handler::Work;
+use crate::history::{Attempt, HistoryFilter, Pace};
 use crate::timer::{Filter, KindCounts, NewTimer, Scheduled, State, Timer, When};
 
 /// The version of the tables that this crate makes.
-pub const SCHEMA_VERSION: i32 = 6;
+pub const SCHEMA_VERSION: i32 = 7;
 
 /// A claim takes no more bytes of payloads than this, or a single timer with more.
 pub const MOST_BYTES: usize = 16 << 20;
@@ -106,6 +110,26 @@ pub trait Table {
     ///
     /// The errors of the database.
     fn requeue(&mut self, kind: &str, key: Option<&str>, when: When) -> Result<u64>;
+
+    /// Gives a timer that waits or is dead another payload. Returns false if it is not there, or runs.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the database, and [`Error::Invalid`](crate::Error::Invalid) of a store that does not do this.
+    fn set_payload(&mut self, kind: &str, key: &str, payload: &[u8]) -> Result<bool> {
+        let (_, _, _) = (kind, key, payload);
+        Err(crate::Error::Invalid("this store changes no payloads".to_owned()))
+    }
+
+    /// Removes the timers that [`list`](Table::list) would return. Returns how many there were.
+    ///
+    /// # Errors
+    ///
+    /// As [`set_payload`](Table::set_payload).
+    fn cancel_all(&mut self, filter: &Filter) -> Result<u64> {
+        _ = filter;
+        Err(crate::Error::Invalid("this store cancels one timer at a time".to_owned()))
+    }
 }
 
 /// A database that keeps timers.
@@ -489,6 +513,104 @@ pub trait Connection: Table + Send {
     ///
     /// The errors of the database.
     fn counts(&mut self) -> Result<Vec<KindCounts>>;
+
+    /// Writes attempts into the history, but for those that are there (HISTORY-1). A worker with a history calls it with none before it
+    /// starts, and does not start if that is an error.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the database, and [`Error::Invalid`](crate::Error::Invalid) of a store that keeps no history.
+    fn record(&mut self, attempts: &[Attempt]) -> Result<()> {
+        _ = attempts;
+        Err(crate::Error::Invalid("this store keeps no history".to_owned()))
+    }
+
+    /// Lists attempts, those first that began last, then by number, the highest first.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the database.
+    fn history(&mut self, filter: &HistoryFilter) -> Result<Vec<Attempt>> {
+        _ = filter;
+        Ok(Vec::new())
+    }
+
+    /// Counts the attempts that began within `span` before now, for each kind and step of time, in this order.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the database.
+    fn pace(&mut self, span: Duration, step: Duration) -> Result<Vec<Pace>> {
+        let (_, _) = (span, step);
+        Ok(Vec::new())
+    }
+
+    /// Removes attempts that began before a time, of one kind or of all, and no more than so many in a transaction that takes
+    /// milliseconds. It waits for nobody.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the database.
+    fn purge_history(&mut self, purge: &Purge<'_>) -> Result<Purged> {
+        _ = purge;
+        Ok(Purged::default())
+    }
+
+    /// Looks at dead timers of a kind whose number is higher than `after`, at no more than `limit`. It removes those of which it has known
+    /// for `keep`, and notes the others of which it has not known. Returns how many it has removed, and the last number at which it has
+    /// looked, if there may be more.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the database.
+    fn purge_dead(
+        &mut self,
+        kind: &str,
+        keep: Duration,
+        after: i64,
+        limit: u32,
+    ) -> Result<(u64, Option<i64>)> {
+        let (_, _, _, _) = (kind, keep, after, limit);
+        Ok((0, None))
+    }
+}
+
+/// Which attempts [`Connection::purge_history`] removes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Purge<'a> {
+    /// Only those of this kind.
+    pub kind: Option<&'a str>,
+    /// Those that began before this.
+    pub before: SystemTime,
+    /// Where the last call has ended. What it has removed may still be in the way, and is not walked over again.
+    pub from: Option<(String, SystemTime)>,
+    /// No more than so many.
+    pub limit: u32,
+}
+
+impl<'a> Purge<'a> {
+    /// Those of this kind, or of all kinds, that began before this, the first thousand.
+    pub fn new(kind: Option<&'a str>, before: SystemTime) -> Purge<'a> {
+        Purge { kind, before, from: None, limit: 1000 }
+    }
+}
+
+/// What [`Connection::purge_history`] has removed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Purged {
+    /// So many attempts.
+    pub count: u64,
+    /// The kind and the start of the last one, if there may be more.
+    pub last: Option<(String, SystemTime)>,
+}
+
+impl Purged {
+    /// So many were removed, this one last if there may be more.
+    pub fn new(count: u64, last: Option<(String, SystemTime)>) -> Purged {
+        Purged { count, last }
+    }
 }
 
 /// A connection that is told of new timers.
@@ -756,12 +878,20 @@ pub struct Finish {
     pub attempts: u32,
     /// What follows.
     pub then: Then,
+    /// Its row in the history, if its kind has one (STORE-10).
+    pub record: Option<Box<Attempt>>,
 }
 
 impl Finish {
     /// What became of an attempt, the `attempts`-th of its run of the timer.
     pub fn new(run: RunId, attempts: u32, then: Then) -> Finish {
-        Finish { run, attempts, then }
+        Finish { run, attempts, then, record: None }
+    }
+
+    /// Sets its row in the history.
+    #[must_use]
+    pub fn record(self, record: Option<Attempt>) -> Finish {
+        Finish { record: record.map(Box::new), ..self }
     }
 }
 

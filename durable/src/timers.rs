@@ -8,10 +8,15 @@ use std::time::{Duration, Instant, SystemTime};
 use crate::asynchronous::AsyncTimers;
 use crate::connections::{Connections, Limits, answer, send, threads_for, where_it_may_wait};
 use crate::error::{Error, Result};
-use crate::sharded::{self, Place, Prepare, Prepared, ShardError, all, merged, part_of, summed};
+use crate::history::{Attempt, HistoryFilter, Pace};
+use crate::panics::caught;
+use crate::sharded::{
+    self, Place, Prepare, Prepared, ShardError, added, all, in_order, merged, part_of,
+    part_of_history, summed,
+};
 use crate::sight;
-use crate::store::{Connection, Existing, Purpose, Store};
-use crate::timer::{Filter, KindCounts, NewTimer, Scheduled, State, Timer, When};
+use crate::store::{Connection, Existing, Purge, Purpose, Store};
+use crate::timer::{Filter, KindCounts, NewTimer, Scheduled, State, Timer, When, is_trace};
 use crate::worker::{Shared, WorkerBuilder};
 use tickwheel::pool::{ScheduledFuture, ScheduledThreadPool};
 
@@ -28,11 +33,24 @@ use tickwheel::pool::{ScheduledFuture, ScheduledThreadPool};
 /// # }
 /// # Ok::<(), tickwheel_durable::Error>(())
 /// ```
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone)]
 #[must_use = "it does nothing until a store is opened"]
 pub struct OpenOptions {
     limits: Limits,
     searches_all: bool,
+    trace_with: Option<Arc<TraceWith>>,
+}
+
+type TraceWith = dyn Fn() -> Option<String> + Send + Sync;
+
+impl fmt::Debug for OpenOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let OpenOptions { limits, searches_all, .. } = self;
+        f.debug_struct("OpenOptions")
+            .field("limits", limits)
+            .field("searches_all", searches_all)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Default for OpenOptions {
@@ -45,7 +63,8 @@ impl OpenOptions {
     /// The options of [`Timers::open`].
     pub fn new() -> OpenOptions {
         let timeout = Duration::from_secs(10);
-        OpenOptions { limits: Limits { max_connections: 10, timeout }, searches_all: false }
+        let limits = Limits { max_connections: 10, timeout };
+        OpenOptions { limits, searches_all: false, trace_with: None }
     }
 
     /// Sets how many connections the calls of [`Timers`] and [`AsyncTimers`] may have at the same time. By default 10, which is
@@ -67,7 +86,20 @@ impl OpenOptions {
         self
     }
 
-    pub(crate) fn threads(self) -> Result<ScheduledThreadPool> {
+    /// Asks for the context of a trace for each timer that has none, when it is scheduled: on the thread, or in the task, that
+    /// schedules it. Its runs are told it by [`Run::trace`](crate::Run::trace). The page has [an example](crate#traces).
+    ///
+    /// What no store can keep (more than 1000 bytes, or the character 0) is left out, and so is the trace if the function panics.
+    /// Timers that are scheduled in SQL, or in a transaction of yours, have the trace that you give them.
+    pub fn trace_with(
+        mut self,
+        trace: impl Fn() -> Option<String> + Send + Sync + 'static,
+    ) -> OpenOptions {
+        self.trace_with = Some(Arc::new(trace));
+        self
+    }
+
+    pub(crate) fn threads(&self) -> Result<ScheduledThreadPool> {
         if self.limits.max_connections == 0 {
             let problem = "`max_connections` is 0, so no call could be made: give 1 or more";
             return Err(Error::Invalid(problem.to_owned()));
@@ -164,7 +196,8 @@ impl OpenOptions {
             let connections = Arc::new(Connections::new(store, self.limits, self.threads()?));
             Ok(Arc::new(Opened { place, connections, workers: Mutex::default() }))
         });
-        let timers = Timers::of(opened.collect::<Result<_>>()?, self.searches_all)?;
+        let all = opened.collect::<Result<_>>()?;
+        let timers = Timers::of(all, self.searches_all, self.trace_with)?;
         some(timers.on_each_with_room(Store::migrate))?;
         Ok(timers)
     }
@@ -186,6 +219,9 @@ pub(crate) fn some<T>(answers: Vec<Result<T>>) -> Result<Vec<Option<T>>> {
 /// How long the others have when the first of several stores has been opened, or its worker can start.
 const OTHERS: Duration = Duration::from_secs(1);
 
+/// The most steps of a pace.
+const MOST_STEPS: u128 = 10_000;
+
 /// The longest wait for a connection: a day.
 const LONGEST: Duration = Duration::from_secs(86_400);
 
@@ -199,6 +235,7 @@ struct Stores {
     /// At least one, in the order of their numbers.
     all: Vec<Arc<Opened>>,
     searches_all: bool,
+    trace_with: Option<Arc<TraceWith>>,
     /// The threads for calls that are made on all.
     threads: ScheduledThreadPool,
 }
@@ -212,13 +249,17 @@ pub(crate) struct Opened {
 }
 
 impl Timers {
-    fn of(all: Vec<Arc<Opened>>, searches_all: bool) -> Result<Timers> {
+    fn of(
+        all: Vec<Arc<Opened>>,
+        searches_all: bool,
+        trace_with: Option<Arc<TraceWith>>,
+    ) -> Result<Timers> {
         let threads = match &all[..] {
             [] => return Err(Error::Address("there is no address".to_owned())),
             [one] => one.connections.threads().clone(),
             [one, ..] => threads_for(one.connections.limits())?,
         };
-        Ok(Timers { shared: Arc::new(Stores { all, searches_all, threads }) })
+        Ok(Timers { shared: Arc::new(Stores { all, searches_all, trace_with, threads }) })
     }
 
     /// Opens a store, and creates its tables if they are not there: `sqlite:path`, `sqlite::memory:`,
@@ -296,7 +337,8 @@ impl Timers {
         let of = |one: &Arc<Opened>| {
             let threads = one.connections.threads().clone();
             let all = vec![Arc::clone(one)];
-            Timers { shared: Arc::new(Stores { all, searches_all: false, threads }) }
+            let trace_with = self.shared.trace_with.clone();
+            Timers { shared: Arc::new(Stores { all, searches_all: false, trace_with, threads }) }
         };
         self.shared.all.iter().map(of).collect()
     }
@@ -355,7 +397,7 @@ impl Timers {
 
     fn schedule_one(&self, timer: &NewTimer, existing: Existing) -> Result<Option<Scheduled>> {
         let store = self.store_of(&timer.kind, &timer.key)?;
-        let scheduled = store.schedule(vec![timer.clone()], existing)?;
+        let scheduled = store.schedule(vec![self.traced(timer)], existing)?;
         Ok(scheduled.into_iter().flatten().next())
     }
 
@@ -369,22 +411,19 @@ impl Timers {
     /// [`search_all`](OpenOptions::search_all), those are not scheduled either that such a store had to be asked for. To schedule all
     /// again replaces them.
     pub fn schedule_all(&self, timers: &[NewTimer]) -> Result<Vec<Scheduled>> {
+        let traced: Vec<_> = timers.iter().map(|timer| self.traced(timer)).collect();
         if let [one] = &self.shared.all[..] {
-            return Ok(one
-                .schedule(timers.to_vec(), Existing::Replace)?
-                .into_iter()
-                .flatten()
-                .collect());
+            return Ok(one.schedule(traced, Existing::Replace)?.into_iter().flatten().collect());
         }
         timers.iter().try_for_each(NewTimer::check)?;
         let mut parts: Vec<(Vec<usize>, Vec<NewTimer>)> =
             vec![Default::default(); self.shared.all.len()];
         let mut failed = Vec::new();
-        for (index, timer) in timers.iter().enumerate() {
+        for (index, timer) in traced.into_iter().enumerate() {
             let Some(store) = self.search(&timer.kind, &timer.key, &mut failed)? else { continue };
             let part = &mut parts[store.number()];
             part.0.push(index);
-            part.1.push(timer.clone());
+            part.1.push(timer);
         }
         let (places, parts): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
         let parts = Arc::new(parts);
@@ -472,6 +511,138 @@ impl Timers {
         let (kind, when) = (kind.to_owned(), when.into());
         let counts = self.on_each(move |store| store.requeue(&kind, None, when));
         Ok(all(counts)?.into_iter().sum())
+    }
+
+    /// Removes the timers that [`list`](Timers::list) would return for this filter, no more than its [`limit`](Filter::limit), as
+    /// [`cancel`](Timers::cancel) removes one. Returns how many there were. By default the limit is a thousand: call it until it
+    /// returns less than that.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the database. With several stores, those that [`Error::Shards`] does not name have done it.
+    pub fn cancel_all(&self, filter: &Filter) -> Result<u64> {
+        // Of each of several stores, as many as it has in the list of all.
+        let listed = if self.shared.all.len() > 1 { Some(self.list(filter)?) } else { None };
+        let of_store = |number| move |timer: &&Timer| timer.shard == number;
+        let limits: Option<Vec<_>> = listed.map(|listed| {
+            let numbers = 0..self.shared.all.len();
+            numbers.map(|number| listed.iter().filter(of_store(number)).count() as u32).collect()
+        });
+        let filter = filter.clone();
+        let counts = self.on_each(move |store| {
+            let mut part = part_of(&filter, store.number());
+            part.limit = limits.as_ref().map_or(part.limit, |limits| limits[store.number()]);
+            store.with(move |table| table.cancel_all(&part))
+        });
+        Ok(all(counts)?.into_iter().sum())
+    }
+
+    /// Gives a timer that waits or is dead another payload. Returns false if it is not there, or runs: a run goes on with the payload
+    /// with which it began.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the database.
+    pub fn set_payload(&self, kind: &str, key: &str, payload: impl Into<Vec<u8>>) -> Result<bool> {
+        let (store, payload) = (self.store_of(kind, key)?, payload.into());
+        store.with_name(kind, key, move |table, kind, key| table.set_payload(kind, key, &payload))
+    }
+
+    /// Lists attempts of kinds with a [history](WorkerBuilder::history), those first that began last. With a kind and a key these are all
+    /// that became of one timer: of a dead one, all its errors.
+    ///
+    /// ```
+    /// # #[cfg(feature = "sqlite")] {
+    /// use std::sync::mpsc::channel;
+    /// use std::time::Duration;
+    /// use tickwheel::Scheduler;
+    /// use tickwheel_durable::{Failure, HistoryFilter, NewTimer, Outcome, Retry, Timers};
+    ///
+    /// let timers = Timers::open("sqlite::memory:")?;
+    /// let (tell, told) = channel();
+    /// let worker = timers
+    ///     .worker()
+    ///     .handle("mail", |run| Err(Failure::new(format!("no answer to attempt {}", run.attempt()))))
+    ///     .retry(Retry::attempts(2).gaps(Duration::from_millis(5), 1.0, Duration::from_millis(5)))
+    ///     .history(Duration::from_secs(7 * 86_400)) // a week
+    ///     .on_dead(move |_, _| _ = tell.send(()))
+    ///     .start(Scheduler::global())?;
+    /// timers.schedule(&NewTimer::new("mail", "4711", Duration::ZERO))?;
+    /// told.recv()?;
+    /// let attempts = timers.history(&HistoryFilter::new().kind("mail").key("4711"))?;
+    /// let outcomes: Vec<_> = attempts.iter().map(|attempt| attempt.outcome).collect();
+    /// assert_eq!(outcomes, [Outcome::Dead, Outcome::Failed]);
+    /// assert_eq!(attempts[1].error.as_deref(), Some("no answer to attempt 1"));
+    /// # drop(worker);
+    /// # }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The errors of the database.
+    pub fn history(&self, filter: &HistoryFilter) -> Result<Vec<Attempt>> {
+        let (filter, limit) = (filter.clone(), filter.limit);
+        let lists = self.on_each(move |store| {
+            let (part, number) = (part_of_history(&filter, store.number()), store.number());
+            let mut attempts = store.with(move |connection| connection.history(&part))?;
+            attempts.iter_mut().for_each(|attempt| attempt.shard = number);
+            Ok(attempts)
+        });
+        Ok(in_order(all(lists)?, limit))
+    }
+
+    /// Counts the attempts of kinds with a [history](WorkerBuilder::history) that began within `span` before now, by kind and step of
+    /// time, in this order. A step in which none of a kind began is left out. Steps begin at whole multiples of `step`
+    /// since 1970, in milliseconds.
+    ///
+    /// The database counts, and reads the attempts of the span for that: a million in 1.4 s, in PostgreSQL on two cores that were busy.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] if `step` is less than a millisecond, or if there are more than 10,000 of them. And the errors of the
+    /// database.
+    pub fn pace(&self, span: Duration, step: Duration) -> Result<Vec<Pace>> {
+        let step = Duration::from_millis(u64::try_from(step.as_millis()).unwrap_or(u64::MAX));
+        if step.is_zero() || span.as_millis() / step.as_millis() > MOST_STEPS {
+            let problem = "a pace has steps of a millisecond or more, and at most 10,000 of them";
+            return Err(Error::Invalid(problem.to_owned()));
+        }
+        let paces =
+            self.on_each(move |store| store.with(move |connection| connection.pace(span, step)));
+        Ok(added(all(paces)?))
+    }
+
+    /// Removes the attempts that began before a time, of all kinds, from the history. Returns how many there were. It removes a thousand in
+    /// a transaction, so that it is in nobody's way, however many there are.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the database. Then a part of them may be removed.
+    pub fn purge_history(&self, before: SystemTime) -> Result<u64> {
+        let counts = self.on_each(move |store| {
+            let (mut count, mut purge) = (0, Purge::new(None, before));
+            loop {
+                let part = purge.clone();
+                let purged = store.with(move |connection| connection.purge_history(&part))?;
+                count += purged.count;
+                if purged.last.is_none() {
+                    return Ok(count);
+                }
+                purge.from = purged.last;
+            }
+        });
+        Ok(all(counts)?.into_iter().sum())
+    }
+
+    /// Returns a timer with the trace of whoever schedules it, if it has none.
+    pub(crate) fn traced(&self, timer: &NewTimer) -> NewTimer {
+        let mut traced = timer.clone();
+        if let (None, Some(trace_with)) = (&traced.trace, &self.shared.trace_with) {
+            let trace = caught(|| Ok(trace_with())).ok().flatten();
+            traced.trace = trace.filter(|trace| is_trace(trace));
+        }
+        traced
     }
 
     /// Counts the timers of each kind, by state, and tells how far behind their workers are. With the feature `metrics`
@@ -700,6 +871,10 @@ impl Opened {
 
     pub(crate) fn store(&self) -> &dyn Store {
         self.connections.store()
+    }
+
+    pub(crate) fn threads(&self) -> &ScheduledThreadPool {
+        self.connections.threads()
     }
 
     pub(crate) fn number(&self) -> usize {

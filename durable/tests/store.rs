@@ -1,4 +1,4 @@
-//! What a store does with timers, whichever database it is (STORE-1 to STORE-7).
+//! What a store does with timers, whichever database it is (STORE-1 to STORE-10).
 
 #[path = "../../tests/common/mod.rs"]
 mod common;
@@ -15,9 +15,9 @@ use std::{env, fs, thread};
 
 use databases::{Database, apart};
 use tickwheel_durable::{
-    Changed, Claim, Claimed, Connection, Error, Existing, Filter, Finish, MOST_BYTES, NewTimer,
-    Repetition, RunId, SCHEMA_VERSION, State, Store, Then, Timer, Timers, When, postgres,
-    postgres::Postgres, sqlite, sqlite::Sqlite,
+    Attempt, Changed, Claim, Claimed, Connection, Error, Existing, Filter, Finish, HistoryFilter,
+    LONGEST_ERROR, MOST_BYTES, NewTimer, Outcome, Pace, Purge, Repetition, RunId, SCHEMA_VERSION,
+    State, Store, Then, Timer, Timers, When, postgres, postgres::Postgres, sqlite, sqlite::Sqlite,
 };
 
 const NOW: Duration = Duration::ZERO;
@@ -855,6 +855,361 @@ fn rows_that_are_no_timers_are_refused(database: &Database<'_>) {
     assert_eq!(timers.list(&Filter::new()).expect("a list").len(), 1);
 }
 
+// ----- what has been -------------------------------------------------------------------------
+
+fn attempt(timer: &Timer, started: SystemTime, outcome: Outcome) -> Attempt {
+    let mut attempt =
+        Attempt::new(timer.kind.clone(), timer.key.clone(), started, timer.fence, outcome);
+    attempt.due = timer.due;
+    "me".clone_into(&mut attempt.worker);
+    attempt.trace.clone_from(&timer.trace);
+    attempt
+}
+
+fn outcomes(attempts: &[Attempt]) -> Vec<(&str, Outcome)> {
+    attempts.iter().map(|attempt| (attempt.key.as_str(), attempt.outcome)).collect()
+}
+
+/// STORE-10, and HISTORY-1.
+fn an_outcome_and_its_attempt_are_written_together(database: &Database<'_>) {
+    let timers = database.open();
+    let mut connection = connect(database);
+    let mut keys = ["done", "next", "retry", "dead", "back", "replaced"];
+    let new: Vec<_> = keys.map(|key| mail(key, NOW).trace(format!("of {key}"))).into();
+    connection.schedule(&new, Existing::Replace).expect("scheduled");
+    let claimed = claim(&mut *connection, 9);
+    let next = claimed.now + HOUR;
+    let hostile = "no \0 luck ".to_owned() + &"ä".repeat(LONGEST_ERROR);
+    let finishes: Vec<_> = (claimed.timers.iter().zip(1..))
+        .map(|(claimed, number)| {
+            let timer = &claimed.timer;
+            let (then, outcome) = match timer.key.as_str() {
+                "next" => (Then::Next(next), Outcome::Done),
+                "retry" => (Then::Retry(HOUR, hostile.clone()), Outcome::Failed),
+                "dead" => (Then::Dead("no".to_owned()), Outcome::Dead),
+                "back" => (Then::Release, Outcome::Done),
+                _ => (Then::Done, Outcome::Done),
+            };
+            let error = match &then {
+                Then::Retry(_, error) | Then::Dead(error) => Some(error.as_str()),
+                _ => None,
+            };
+            let mut record = attempt(timer, claimed.woke + Duration::from_millis(number), outcome);
+            record.late = Duration::from_micros(1234);
+            record.took = Duration::from_micros(56_789);
+            let record = (timer.key != "back").then(|| record.error(error));
+            Finish::new(timer.run(), 1, then).record(record)
+        })
+        .collect();
+    connection.schedule(&[mail("replaced", HOUR)], Existing::Replace).expect("replaced");
+    assert_eq!(connection.finish(&finishes).expect("written").changed.len(), 5);
+    assert_eq!(connection.finish(&finishes).expect("written"), Changed::default(), "each once");
+    let past = timers.history(&HistoryFilter::new()).expect("a history");
+    keys.sort_unstable();
+    let mut outcomes = outcomes(&past);
+    outcomes.sort_unstable();
+    let (done, failed, dead) = (Outcome::Done, Outcome::Failed, Outcome::Dead);
+    assert_eq!(outcomes, [("dead", dead), ("done", done), ("next", done), ("retry", failed)]);
+    for attempt in &past {
+        let claimed = claimed.timers.iter().find(|of| of.timer.key == attempt.key).expect("there");
+        assert_eq!((attempt.fence, attempt.id), (claimed.timer.fence, claimed.timer.fence));
+        assert_eq!((attempt.due, attempt.attempt), (claimed.timer.due, 1));
+        assert_eq!((attempt.late.as_micros(), attempt.took.as_micros()), (1234, 56_789));
+        assert_eq!(attempt.trace, Some(format!("of {}", attempt.key)));
+        assert_eq!((attempt.kind.as_str(), attempt.worker.as_str()), ("mail", "me"));
+    }
+    let of = |key: &str| HistoryFilter::new().kind("mail").key(key);
+    let retry = timers.history(&of("retry")).expect("a history").remove(0).error.expect("why");
+    assert!(retry.contains("luck") && retry.len() > LONGEST_ERROR - 2, "{}", retry.len());
+    assert!(retry.len() <= LONGEST_ERROR, "{}", retry.len());
+    let of_timer = timers.get("mail", "retry").expect("no error").expect("there").error;
+    assert!(of_timer.expect("why").len() > LONGEST_ERROR, "the timer has it in full");
+    // To write a row again changes nothing.
+    connection.record(&past).expect("no error");
+    assert_eq!(timers.history(&HistoryFilter::new()).expect("a history"), past);
+}
+
+/// HISTORY-3.
+fn a_run_that_leaves_its_series_takes_its_attempts_along(database: &Database<'_>) {
+    let timers = database.open();
+    let mut connection = connect(database);
+    let day = Duration::from_secs(86_400);
+    connection.schedule(&[mail("1", NOW).every(day)], Existing::Replace).expect("scheduled");
+    let mut try_it = |then: Then, key: &str, outcome: Outcome| {
+        let claimed = claim(&mut *connection, 9);
+        let timer = &claimed.timers[0].timer;
+        let mut record = attempt(timer, claimed.now, outcome);
+        key.clone_into(&mut record.key);
+        let finish = Finish::new(timer.run(), 1, then).record(Some(record));
+        assert_eq!(connection.finish(&[finish]).expect("written").changed.len(), 1);
+        timer.due
+    };
+    let yesterday = SystemTime::now() - day;
+    timers.reset("mail", "1", yesterday).expect("moved");
+    try_it(Then::Next(SystemTime::now() - HOUR), "1", Outcome::Done);
+    try_it(Then::Retry(NOW, "no".to_owned()), "1", Outcome::Failed);
+    thread::sleep(Duration::from_millis(3)); // SQLite rounds the time of the next attempt up
+    let next = SystemTime::now() + day;
+    let split =
+        Then::Split { next, key: "1@5".to_owned(), retry: None, error: Some("never".to_owned()) };
+    try_it(split, "1@5", Outcome::Dead);
+    let of = |key: &str| {
+        let past = timers.history(&HistoryFilter::new().kind("mail").key(key)).expect("a history");
+        past.iter().map(|attempt| attempt.outcome).collect::<Vec<_>>()
+    };
+    assert_eq!(of("1@5"), [Outcome::Dead, Outcome::Failed], "all its errors");
+    assert_eq!(of("1"), [Outcome::Done], "another run's stays");
+}
+
+fn histories_are_paged_and_filtered(database: &Database<'_>) {
+    let timers = database.open();
+    let mut connection = connect(database);
+    let base = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+    let all = [Outcome::Done, Outcome::Failed, Outcome::Dead, Outcome::Snoozed];
+    let attempts: Vec<_> = (0..60)
+        .zip(all.iter().cycle())
+        .map(|(n, outcome): (i64, _)| {
+            let kind = if n % 3 == 0 { "zoo" } else { "mail" };
+            let started = base + Duration::from_secs(n.unsigned_abs() / 8);
+            Attempt::new(kind, format!("%{}", n % 5), started, n + 1, *outcome)
+        })
+        .collect();
+    connection.record(&attempts).expect("written");
+    let pages = |filter: HistoryFilter| {
+        let (mut seen, mut filter) = (Vec::new(), filter.limit(7));
+        loop {
+            let page = timers.history(&filter).expect("a page");
+            let Some(last) = page.last() else { break };
+            filter = filter.before(last);
+            seen.extend(page);
+        }
+        assert!(seen.is_sorted_by_key(|of| std::cmp::Reverse((of.started, of.id))), "{seen:?}");
+        seen
+    };
+    let mut expected = attempts.clone();
+    expected.reverse();
+    assert_eq!(pages(HistoryFilter::new()), expected);
+    let those = |is: &dyn Fn(&&Attempt) -> bool| -> Vec<_> {
+        expected.iter().filter(is).cloned().collect()
+    };
+    let zoo = HistoryFilter::new().kind("zoo");
+    assert_eq!(pages(zoo.clone()), those(&|of| of.kind == "zoo"));
+    assert_eq!(pages(zoo.key("%2")), those(&|of| of.kind == "zoo" && of.key == "%2"));
+    assert_eq!(pages(HistoryFilter::new().key("%2")), those(&|of| of.key == "%2"));
+    for outcome in all {
+        let found = pages(HistoryFilter::new().outcome(outcome));
+        assert_eq!(found, those(&|of| of.outcome == outcome), "{outcome:?}");
+    }
+    let since = base + Duration::from_secs(5);
+    assert_eq!(pages(HistoryFilter::new().since(since)), those(&|of| of.started >= since));
+    assert_eq!(timers.history(&HistoryFilter::new().limit(0)).expect("nothing"), []);
+    for far in [SystemTime::UNIX_EPOCH - HOUR, base + Duration::from_secs(1 << 46)] {
+        timers.history(&HistoryFilter::new().since(far)).expect("any time is fine");
+    }
+}
+
+fn what_is_too_old_is_removed_in_batches(database: &Database<'_>) {
+    let timers = database.open();
+    let mut connection = connect(database);
+    let base = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+    let at = |n: u64| base + Duration::from_secs(n);
+    let attempts: Vec<_> = (0..3000_u64)
+        .zip(0..)
+        .map(|(n, fence): (u64, i64)| {
+            let kind = ["call", "mail", "zoo"][(n % 3) as usize];
+            Attempt::new(kind, "1", at(n), fence, Outcome::Done)
+        })
+        .collect();
+    connection.record(&attempts).expect("written");
+    let mut purge = Purge::new(Some("mail"), at(1500));
+    purge.limit = 120;
+    let (mut counts, mut batches) = (0, 0);
+    loop {
+        let purged = connection.purge_history(&purge).expect("removed");
+        assert!(purged.count <= 120, "{purged:?}");
+        (counts, batches) = (counts + purged.count, batches + 1);
+        purge.from = purged.last;
+        if purge.from.is_none() {
+            break;
+        }
+    }
+    assert!(counts == 500 && batches >= 5, "{counts} in {batches}");
+    let left = |kind: &str| {
+        let of = HistoryFilter::new().kind(kind).limit(9000);
+        timers.history(&of).expect("a history")
+    };
+    assert_eq!((left("mail").len(), left("zoo").len()), (500, 1000));
+    assert!(left("mail").iter().all(|of| of.started >= at(1500)));
+    // With the next call, what came to stand before the end of the last one is found too.
+    connection.record(&attempts[..10]).expect("written");
+    assert_eq!(timers.purge_history(at(2000)).expect("removed"), 3 + 167 + 666 + 667);
+    assert_eq!((left("mail").len(), left("zoo").len(), left("call").len()), (333, 334, 333));
+    assert_eq!(timers.purge_history(at(9000)).expect("removed"), 1000);
+}
+
+fn the_dead_are_kept_for_as_long_as_is_said(database: &Database<'_>) {
+    let timers = database.open();
+    let mut connection = connect(database);
+    let die = |connection: &mut dyn Connection| {
+        let claimed = claim(connection, 9);
+        let count = claimed.timers.len();
+        for index in 0..count {
+            assert!(finish(connection, id(&claimed, index), Then::Dead("no".to_owned())));
+        }
+        count
+    };
+    let new: Vec<_> = (0..5).map(|n| mail(&n.to_string(), NOW)).collect();
+    timers.schedule_all(&new).expect("scheduled");
+    assert_eq!(die(&mut *connection), 5);
+    timers.schedule(&mail("waits", NOW)).expect("scheduled");
+    let mut purge = |kind: &str, keep| {
+        let (mut removed, mut after) = (0, i64::MIN);
+        loop {
+            let (count, last) = connection.purge_dead(kind, keep, after, 2).expect("no error");
+            removed += count;
+            match last {
+                Some(last) => after = last,
+                None => return removed,
+            }
+        }
+    };
+    assert_eq!(purge("mail", NOW), 0, "they are seen dead for the first time");
+    assert_eq!((purge("mail", HOUR), purge("other", NOW)), (0, 0));
+    // Two are brought back, one of them by a program that knows nothing of this, and die again.
+    assert!(timers.requeue("mail", "0", NOW).expect("no error"));
+    database.execute("UPDATE tickwheel_timers SET state = 'waiting' WHERE key = '1'");
+    assert_eq!(purge("mail", NOW), 3);
+    let mut other = connect(database);
+    assert_eq!(die(&mut *other), 3);
+    assert_eq!(purge("mail", NOW), 0, "they are dead anew");
+    assert_eq!(purge("mail", NOW), 3);
+    assert_eq!(timers.list(&Filter::new()).expect("a list"), []);
+}
+
+fn a_pace_counts_by_kind_and_step(database: &Database<'_>) {
+    let timers = database.open();
+    let mut connection = connect(database);
+    let step = Duration::from_secs(10);
+    let now = connection.now().expect("a time");
+    let begin = now.duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_secs() / 10 * 10;
+    let begin = SystemTime::UNIX_EPOCH + Duration::from_secs(begin);
+    let mut number = 0;
+    let mut put = |kind: &str, started: SystemTime, outcome, late: u64| {
+        number += 1;
+        let mut attempt = Attempt::new(kind, "1", started, number, outcome);
+        attempt.late = Duration::from_millis(late);
+        connection.record(&[attempt]).expect("written");
+    };
+    let earlier = begin - step * 3;
+    put("mail", earlier, Outcome::Done, 10);
+    put("mail", earlier + step - Duration::from_millis(1), Outcome::Failed, 30);
+    put("mail", earlier + Duration::from_secs(1), Outcome::Snoozed, 50);
+    put("mail", begin - step, Outcome::Dead, 7);
+    put("call", begin - step, Outcome::Done, 0);
+    put("call", begin - HOUR * 9, Outcome::Done, 0);
+    let paces = timers.pace(HOUR, step).expect("a pace");
+    let counts: Vec<_> = paces
+        .iter()
+        .map(|of: &Pace| (of.kind.as_str(), of.at, [of.done, of.failed, of.dead, of.snoozed]))
+        .collect();
+    assert_eq!(
+        counts,
+        [
+            ("call", begin - step, [1, 0, 0, 0]),
+            ("mail", earlier, [1, 1, 0, 1]),
+            ("mail", begin - step, [0, 0, 1, 0])
+        ]
+    );
+    let late = |of: &Pace| (of.late.as_millis(), of.max_late.as_millis());
+    assert_eq!((late(&paces[1]), late(&paces[2])), ((30, 50), (7, 7)));
+    for (span, step) in [(HOUR, NOW), (HOUR, Duration::from_millis(1))] {
+        let refused = timers.pace(span, step).expect_err("too many steps");
+        assert!(matches!(refused, Error::Invalid(_)), "{refused:?}");
+    }
+}
+
+fn what_a_list_shows_is_cancelled_at_once(database: &Database<'_>) {
+    let timers = database.open();
+    let mut connection = connect(database);
+    for key in ["a%b/1", "a%b/2", "axb/1", "a_b\\1", "a_b\\2", "dead 1", "dead 2", "runs", "ä/1"] {
+        let when = if key.starts_with("dead") || key == "runs" { NOW } else { HOUR };
+        timers.schedule(&mail(key, when)).expect("scheduled");
+    }
+    timers.schedule(&NewTimer::new("zoo", "a%b/1", HOUR)).expect("scheduled");
+    let claimed = claim(&mut *connection, 9);
+    for (index, claimed_key) in keys(&claimed).iter().enumerate() {
+        if claimed_key.starts_with("dead") {
+            finish(&mut *connection, id(&claimed, index), Then::Dead("no".to_owned()));
+        }
+    }
+    let keys_of = |filter: &Filter| {
+        let mut keys: Vec<_> =
+            timers.list(filter).expect("a list").into_iter().map(|timer| timer.key).collect();
+        keys.sort();
+        keys
+    };
+    let begins = |prefix: &str| Filter::new().kind("mail").key_prefix(prefix);
+    assert_eq!(keys_of(&begins("a%b")), ["a%b/1", "a%b/2"]);
+    assert_eq!(keys_of(&begins("a_b\\")), ["a_b\\1", "a_b\\2"]);
+    assert_eq!(keys_of(&begins("ä")), ["ä/1"]);
+    assert_eq!((keys_of(&begins("")).len(), keys_of(&begins("b")).len()), (9, 0));
+    assert_eq!(keys_of(&Filter::new().key_prefix("a%b/1")), ["a%b/1", "a%b/1"]);
+
+    assert_eq!(timers.cancel_all(&begins("a%b").limit(1)).expect("no error"), 1);
+    assert_eq!(timers.cancel_all(&begins("a%b")).expect("no error"), 1);
+    assert_eq!(timers.cancel_all(&begins("a%b")).expect("no error"), 0);
+    let dead = Filter::new().kind("mail").state(State::Dead);
+    assert_eq!(timers.cancel_all(&dead).expect("no error"), 2);
+    assert_eq!(timers.list(&Filter::new().kind("mail")).expect("a list").len(), 5);
+    let first = timers.list(&Filter::new().limit(2)).expect("a list");
+    let behind = Filter::new().after(&first[1]);
+    assert_eq!(timers.cancel_all(&behind).expect("no error"), 4);
+    assert_eq!(timers.list(&Filter::new()).expect("a list"), first);
+    // What runs is cancelled as by its name: its outcome does not matter any more.
+    assert_eq!(timers.cancel_all(&Filter::new()).expect("no error"), 2);
+    let runs = keys(&claimed).iter().position(|key| *key == "runs").expect("it runs");
+    assert!(!finish(&mut *connection, id(&claimed, runs), Then::Done));
+}
+
+fn a_payload_is_changed_unless_it_runs(database: &Database<'_>) {
+    let timers = database.open();
+    drop(dead_and_running(database));
+    timers.schedule(&mail("waits", HOUR).payload("old")).expect("scheduled");
+    for (key, is_changed) in [("dead", true), ("waits", true), ("runs", false), ("none", false)] {
+        let changed = timers.set_payload("mail", key, [0, 159, 39]).expect("no error");
+        assert_eq!(changed, is_changed, "{key}");
+        let payload = timers.get("mail", key).expect("no error").map(|timer| timer.payload);
+        assert_eq!(payload == Some(vec![0, 159, 39]), is_changed, "{key}");
+    }
+    let waits = timers.get("mail", "waits").expect("no error").expect("there");
+    assert_eq!((waits.state, waits.wake), (State::Waiting, Some(waits.due)));
+}
+
+fn a_trace_goes_with_its_timer(database: &Database<'_>) {
+    let timers = database.open();
+    let mut connection = connect(database);
+    let trace_of = |key: &str| timers.get("mail", key).expect("no error").expect("there").trace;
+    let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let day = Duration::from_secs(86_400);
+    timers.schedule(&mail("1", NOW).every(day).trace(parent)).expect("scheduled");
+    let claimed = claim(&mut *connection, 9);
+    assert_eq!(claimed.timers[0].timer.trace.as_deref(), Some(parent));
+    let next = claimed.now;
+    let split =
+        Then::Split { next, key: "1@1".to_owned(), retry: None, error: Some("no".to_owned()) };
+    assert!(finish(&mut *connection, id(&claimed, 0), split));
+    assert_eq!(trace_of("1@1").as_deref(), Some(parent), "the run takes it along");
+    assert_eq!(trace_of("1").as_deref(), Some(parent), "and the series keeps it");
+    let many = [mail("2", HOUR).trace("two"), mail("3", HOUR), mail("1", HOUR)];
+    timers.schedule_all(&many).expect("scheduled");
+    assert_eq!((trace_of("2").as_deref(), trace_of("3")), (Some("two"), None));
+    assert_eq!(trace_of("1"), None, "it was replaced");
+    for bad in ["a\0b".to_owned(), "x".repeat(1001)] {
+        let refused = timers.schedule(&mail("4", HOUR).trace(bad)).expect_err("no trace");
+        assert!(refused.to_string().contains("a trace has at most 1000 bytes"), "{refused}");
+    }
+}
+
 /// The files that make the tables, one for each version.
 fn migrations(database: &Database<'_>) -> &'static [&'static str] {
     if database.is_sqlite() { sqlite::MIGRATIONS } else { postgres::MIGRATIONS }
@@ -957,6 +1312,15 @@ on_both! {
     columns_that_belong_together_are_set_together,
     rows_that_are_no_timers_are_refused,
     a_dead_timer_that_is_set_to_waiting_by_hand_runs,
+    an_outcome_and_its_attempt_are_written_together,
+    a_run_that_leaves_its_series_takes_its_attempts_along,
+    histories_are_paged_and_filtered,
+    what_is_too_old_is_removed_in_batches,
+    the_dead_are_kept_for_as_long_as_is_said,
+    a_pace_counts_by_kind_and_step,
+    what_a_list_shows_is_cancelled_at_once,
+    a_payload_is_changed_unless_it_runs,
+    a_trace_goes_with_its_timer,
     tables_are_made_once_by_many,
     a_later_version_that_allows_it_is_worked_with_and_others_are_refused,
 }

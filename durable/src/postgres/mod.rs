@@ -1,7 +1,8 @@
 //! Timers in a PostgreSQL database: [`Postgres`], and [`within`] a transaction of yours.
 //!
 //! Any number of processes on any number of machines may share the tables. This file connects, makes the tables and hears
-//! of news. `address.rs` reads addresses, and `attempts.rs` bounds how long it takes to connect. `table.rs` has the statements of the users, `session.rs` those of the workers.
+//! of news. `address.rs` reads addresses, and `attempts.rs` bounds how long it takes to connect. `table.rs` has the statements of the users, `session.rs` those of the workers,
+//! `history.rs` those about what has been.
 //!
 //! - PG-1 Every statement reads the time through `tickwheel_now()`, and where it is compared with a column, in a scalar
 //!   subquery. So the time is read once, and the index on `(kind, wake, id)` is used up to it.
@@ -16,6 +17,7 @@
 
 mod address;
 mod attempts;
+mod history;
 mod link;
 mod session;
 mod table;
@@ -64,7 +66,8 @@ macro_rules! migrations {
 migrations! {
     "0001_timers.sql", "0002_moves.sql", "0003_functions.sql", "0004_notices.sql",
     "0005_workers.sql",
-    "0006_limits.sql"
+    "0006_limits.sql",
+    "0007_history.sql"
 }
 
 /// Any number, but the same for all processes that create the tables: one at a time does.
@@ -497,8 +500,11 @@ impl Store for Postgres {
             _ => return None,
         };
         let RunId { id, fence } = finish.run;
+        let of_run = format!("id = {id} AND fence = {fence} AND state = 'running'");
+        let past = finish.record.as_deref().map(|record| history::of_completion(record, &of_run));
+        let past = past.unwrap_or_default();
         let statement = format!(
-            "WITH mine AS ({change} WHERE id = {id} AND fence = {fence} AND state = 'running' RETURNING id)
+            "WITH mine AS ({change} WHERE {of_run} RETURNING id){past}
             SELECT CASE WHEN count(*) = 1 THEN 1 ELSE tickwheel_refuse_completion() END FROM mine"
         );
         Some(placed(&statement, self.schema.as_deref()).into_owned())

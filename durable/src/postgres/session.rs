@@ -7,6 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 use postgres::error::SqlState;
 use postgres::{Row, Statement};
 
+use super::history::{Rows, put_in};
 use super::link::{Link, Sql};
 use super::table::{Value, Within, columns, for_interval, timer_in};
 use super::{PATIENCE, failed, only_row, placed};
@@ -14,9 +15,11 @@ use crate::clock::{from_micros, micros};
 use crate::columns::delay_millis;
 use crate::error::{Error, Result};
 use crate::handler::Work;
+use crate::history::{Attempt, HistoryFilter, Pace};
 use crate::store::{
     Changed, Claim, Claimed, ClaimedTimer, Connection, Existing, Finish, Floor, HELD_BACK, Limits,
-    Look, MOST_BYTES, Passed, RunId, SCHEMA_VERSION, Table, Then, Transacted, WINDOW,
+    Look, MOST_BYTES, Passed, Purge, Purged, RunId, SCHEMA_VERSION, Table, Then, Transacted,
+    WINDOW,
 };
 use crate::timer::{Filter, KindCounts, NewTimer, Scheduled, State, Timer, When};
 
@@ -113,6 +116,14 @@ impl<L: Link> Table for Session<L> {
 
     fn requeue(&mut self, kind: &str, key: Option<&str>, when: When) -> Result<u64> {
         self.patient().requeue(kind, key, when)
+    }
+
+    fn set_payload(&mut self, kind: &str, key: &str, payload: &[u8]) -> Result<bool> {
+        self.patient().set_payload(kind, key, payload)
+    }
+
+    fn cancel_all(&mut self, filter: &Filter) -> Result<u64> {
+        self.patient().cancel_all(filter)
     }
 }
 
@@ -425,6 +436,11 @@ impl<L: Link> Connection for Session<L> {
             }
             return Err(failed(error));
         }
+        if let Some(record) = work.record() {
+            let (prepared, schema) = (self.prepared.as_mut(), self.schema.clone());
+            let mut table = Within { client: &mut transaction, prepared, is_alone: false, schema };
+            table.record(&[record])?;
+        }
         L::commit(transaction).map_err(failed)?;
         Ok(Transacted::Committed)
     }
@@ -452,6 +468,32 @@ impl<L: Link> Connection for Session<L> {
             })
         });
         counts.collect()
+    }
+
+    fn record(&mut self, attempts: &[Attempt]) -> Result<()> {
+        self.table().record(attempts)
+    }
+
+    fn history(&mut self, filter: &HistoryFilter) -> Result<Vec<Attempt>> {
+        self.table().history(filter)
+    }
+
+    fn pace(&mut self, span: Duration, step: Duration) -> Result<Vec<Pace>> {
+        self.table().pace(span, step)
+    }
+
+    fn purge_history(&mut self, purge: &Purge<'_>) -> Result<Purged> {
+        self.table().purge_history(purge)
+    }
+
+    fn purge_dead(
+        &mut self,
+        kind: &str,
+        keep: Duration,
+        after: i64,
+        limit: u32,
+    ) -> Result<(u64, Option<i64>)> {
+        self.table().purge_dead(kind, keep, after, limit)
     }
 }
 
@@ -553,15 +595,22 @@ impl<C: Sql> Within<'_, C> {
 
     /// Writes what became of runs.
     fn finish(&mut self, runs: &[Finish]) -> Result<Changed> {
-        let (done, others): (Vec<_>, Vec<_>) = runs.iter().partition(|run| run.then == Then::Done);
-        let (split, changed): (Vec<_>, Vec<_>) =
-            others.into_iter().partition(|run| matches!(run.then, Then::Split { .. }));
+        let (past, plain): (Vec<_>, Vec<_>) = runs.iter().partition(|run| run.record.is_some());
+        let (done, split, changed) = by_statement(plain);
+        let (past_done, past_split, past_changed) = by_statement(past);
         let ids = |runs: &[&Finish]| runs.iter().map(|finish| finish.run).collect::<Vec<_>>();
         let mut all = Changed::default();
         if !done.is_empty() {
             all = self.try_again(ids(&done), Self::remove)?;
         }
-        for (sql, group) in [(CHANGE, changed), (SPLIT, split)] {
+        let groups = [
+            (CHANGE, changed),
+            (SPLIT, split),
+            (PAST_DONE, past_done),
+            (PAST_CHANGE, past_changed),
+            (PAST_SPLIT, past_split),
+        ];
+        for (sql, group) in groups {
             if group.is_empty() {
                 continue;
             }
@@ -605,8 +654,9 @@ impl<C: Sql> Within<'_, C> {
     ) -> Result<Vec<i64>> {
         let (mut ids, mut fences, mut states) = (Vec::new(), Vec::new(), Vec::new());
         let (mut dues, mut gaps, mut errors) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut attempts, mut keys) = (Vec::new(), Vec::new());
-        for Finish { run, attempts: started, then } in runs {
+        let (mut attempts, mut keys, mut past) = (Vec::new(), Vec::new(), Rows::default());
+        for Finish { run, attempts: started, then, record } in runs {
+            record.iter().for_each(|record| past.push(record));
             let text = |error: &String| Some(error.replace('\0', " "));
             let at = |due: &SystemTime| Some(from_micros(micros(*due)));
             let (state, due, gap, error, key) = match then {
@@ -633,53 +683,101 @@ impl<C: Sql> Within<'_, C> {
             attempts.push(i32::try_from(*started).unwrap_or(i32::MAX));
             keys.push(key);
         }
-        fences_in(
-            &self.query(sql, &[&ids, &fences, &states, &dues, &gaps, &errors, &attempts, &keys])?,
-        )
+        let values: [&dyn Value; 8] =
+            [&ids, &fences, &states, &dues, &gaps, &errors, &attempts, &keys];
+        let past: &[_] = if past.is_empty() { &[] } else { &past.values() };
+        fences_in(&self.query(sql, &[past, &values].concat())?)
     }
+}
+
+/// The runs that are removed, those that leave their series, and those that are changed.
+fn by_statement(runs: Vec<&Finish>) -> (Vec<&Finish>, Vec<&Finish>, Vec<&Finish>) {
+    let (done, others): (Vec<_>, Vec<_>) = runs.into_iter().partition(|run| run.then == Then::Done);
+    let (split, changed): (Vec<_>, Vec<_>) =
+        others.into_iter().partition(|run| matches!(run.then, Then::Split { .. }));
+    (done, split, changed)
+}
+
+/// The runs, with what becomes of them.
+macro_rules! runs {
+    ($values:literal) => {
+        concat!(
+            "WITH mine AS (
+                SELECT run.*, t.kind, t.key, t.payload, t.due, t.max_attempts, t.time_limit_ms, t.trace,
+                    CASE WHEN run.gap_ms IS NULL THEN run.new_error ELSE coalesce(run.new_error, t.error) END AS own_error
+                FROM unnest(",
+            $values,
+            ") AS run (id, fence, new_state, new_due, gap_ms, new_error, new_attempts, new_key)",
+            locked!(),
+            ")"
+        )
+    };
+    () => {
+        runs!(
+            "$1::bigint[], $2::bigint[], $3::text[], $4::timestamptz[], $5::float8[], $6::text[], $7::integer[], $8::text[]"
+        )
+    };
+    // Behind the columns of their rows in the history, which are put in for those of them that are changed (STORE-10).
+    (with_past) => {
+        concat!(
+            runs!(
+                "$13::bigint[], $14::bigint[], $15::text[], $16::timestamptz[], $17::float8[], $18::text[], $19::integer[], $20::text[]"
+            ),
+            ", past AS (",
+            put_in!(" JOIN mine ON mine.fence = past.fence"),
+            ")"
+        )
+    };
 }
 
 /// `due` is set in each case, and unchanged in most. `fence` becomes 0 for a timer that was never started, so that the
 /// trigger tells the other workers of it. What is put off has a gap and no error, and keeps the one that it had.
 macro_rules! change {
-    ($left:literal) => {
-        concat!(
-            "WITH mine AS (
-                SELECT run.*, t.kind, t.payload, t.due, t.max_attempts, t.time_limit_ms,
-                    CASE WHEN run.gap_ms IS NULL THEN run.new_error ELSE coalesce(run.new_error, t.error) END AS own_error
-                FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::timestamptz[], $5::float8[], $6::text[],
-                    $7::integer[], $8::text[])
-                    AS run (id, fence, new_state, new_due, gap_ms, new_error, new_attempts, new_key)",
-            locked!(),
-            ")",
-            $left,
-            " UPDATE tickwheel_timers t SET
-                state = mine.new_state,
-                due = coalesce(mine.new_due, t.due),
-                held_until = CASE WHEN mine.new_state = 'dead' THEN 'infinity'
-                    WHEN mine.new_due IS NULL THEN tickwheel_now() + mine.gap_ms * interval '1 millisecond' END,
-                attempts = CASE WHEN mine.new_due IS NULL THEN mine.new_attempts ELSE 0 END,
-                fence = CASE WHEN mine.new_state = 'waiting' AND mine.new_due IS NULL AND mine.gap_ms IS NULL
-                    THEN 0 ELSE t.fence END,
-                owner = NULL,
-                error = CASE WHEN mine.new_due IS NULL THEN mine.own_error ELSE mine.new_error END
-            FROM mine WHERE t.id = mine.id RETURNING mine.fence"
-        )
+    () => {
+        " UPDATE tickwheel_timers t SET
+            state = mine.new_state,
+            due = coalesce(mine.new_due, t.due),
+            held_until = CASE WHEN mine.new_state = 'dead' THEN 'infinity'
+                WHEN mine.new_due IS NULL THEN tickwheel_now() + mine.gap_ms * interval '1 millisecond' END,
+            attempts = CASE WHEN mine.new_due IS NULL THEN mine.new_attempts ELSE 0 END,
+            fence = CASE WHEN mine.new_state = 'waiting' AND mine.new_due IS NULL AND mine.gap_ms IS NULL
+                THEN 0 ELSE t.fence END,
+            owner = NULL,
+            error = CASE WHEN mine.new_due IS NULL THEN mine.own_error ELSE mine.new_error END
+        FROM mine WHERE t.id = mine.id RETURNING mine.fence"
     };
 }
 
-const CHANGE: &str = change!("");
-
 /// Runs that have failed, or are put off, become timers of their own.
-const SPLIT: &str = change!(
-    ", own AS (
-        INSERT INTO tickwheel_timers
-            (kind, key, payload, due, max_attempts, time_limit_ms, state, attempts, held_until, error)
-        SELECT kind, new_key, payload, due, max_attempts, time_limit_ms,
-            CASE WHEN gap_ms IS NULL THEN 'dead' ELSE 'waiting' END, new_attempts,
-            CASE WHEN gap_ms IS NULL THEN 'infinity' ELSE tickwheel_now() + gap_ms * interval '1 millisecond' END,
-            own_error FROM mine
-        ON CONFLICT (kind, key) DO NOTHING)"
+macro_rules! own {
+    () => {
+        ", own AS (
+            INSERT INTO tickwheel_timers
+                (kind, key, payload, due, max_attempts, time_limit_ms, trace, state, attempts, held_until, error)
+            SELECT kind, new_key, payload, due, max_attempts, time_limit_ms, trace,
+                CASE WHEN gap_ms IS NULL THEN 'dead' ELSE 'waiting' END, new_attempts,
+                CASE WHEN gap_ms IS NULL THEN 'infinity' ELSE tickwheel_now() + gap_ms * interval '1 millisecond' END,
+                own_error FROM mine
+            ON CONFLICT (kind, key) DO NOTHING)"
+    };
+}
+
+const CHANGE: &str = concat!(runs!(), change!());
+const SPLIT: &str = concat!(runs!(), own!(), change!());
+
+/// The same with a history. A run that leaves its series takes its attempts along (HISTORY-3). They began when it was due, by clocks
+/// that may be apart, or later.
+const PAST_CHANGE: &str = concat!(runs!(with_past), change!());
+const PAST_DONE: &str = concat!(
+    runs!(with_past),
+    " DELETE FROM tickwheel_timers t USING mine WHERE t.id = mine.id RETURNING t.fence"
+);
+const PAST_SPLIT: &str = concat!(
+    runs!(with_past),
+    own!(),
+    ", taken_along AS (UPDATE tickwheel_history h SET key = mine.new_key FROM mine
+        WHERE h.kind = mine.kind AND h.key = mine.key AND h.started >= mine.due - interval '1 hour' AND h.due = mine.due)",
+    change!()
 );
 
 /// Returns an error if another process has made the tables too new: the second column is the oldest version that works.

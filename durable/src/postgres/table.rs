@@ -166,7 +166,9 @@ macro_rules! columns {
             $table,
             "owner, ",
             $table,
-            "error"
+            "error, ",
+            $table,
+            "trace"
         )
     };
 }
@@ -194,6 +196,7 @@ pub(super) fn timer_in(row: &Row) -> Result<Timer> {
         fence: row.try_get("fence").map_err(failed)?,
         owner: row.try_get("owner").map_err(failed)?,
         error: row.try_get("error").map_err(failed)?,
+        trace: row.try_get("trace").map_err(failed)?,
         shard: 0,
     })
 }
@@ -252,6 +255,40 @@ impl<C: Sql> Within<'_, C> {
     }
 }
 
+/// The timers that a filter names, as `t`, in the order of a list. A parameter that is NULL leaves its condition out. The statement is
+/// planned with the values, so it uses the index. Kinds are in the order of their bytes, whatever the language of the database, so that
+/// lists of several can be merged. The index may have another order, so the kinds are looked up first, each with a probe of the index.
+/// What is `dead` wakes never, so it is at the end of each kind.
+macro_rules! list {
+    () => {
+        list!("")
+    };
+    (dead) => {
+        list!("AND t.wake = 'infinity'")
+    };
+    ($also:literal) => {
+        concat!(
+            " FROM (WITH RECURSIVE kinds (kind) AS (
+                    SELECT coalesce($1::text, (SELECT min(t.kind) FROM tickwheel_timers t))
+                    UNION ALL
+                    SELECT (SELECT min(t.kind) FROM tickwheel_timers t WHERE t.kind > kinds.kind) FROM kinds
+                    WHERE kinds.kind IS NOT NULL AND $1 IS NULL)
+                SELECT kind COLLATE \"C\" AS name, kind, kind = $4::text AS is_last FROM kinds
+                WHERE $4 IS NULL OR kind COLLATE \"C\" >= $4 ORDER BY 1) kinds
+            CROSS JOIN LATERAL (SELECT * FROM tickwheel_timers t
+                WHERE t.kind = kinds.kind AND ($2::text IS NULL OR t.state = $2)
+                    AND ($3::timestamptz IS NULL OR t.wake <= $3)
+                    AND ($8::text IS NULL OR t.key LIKE $8)
+                    AND ($6::bigint IS NULL OR (t.wake, t.id) > (
+                        CASE WHEN is_last THEN coalesce($5::timestamptz, 'infinity') ELSE '-infinity' END,
+                        CASE WHEN is_last THEN $6 ELSE 0 END)) ",
+            $also,
+            " ORDER BY t.wake, t.id LIMIT $7) t
+            ORDER BY kinds.name, t.wake, t.id LIMIT $7"
+        )
+    };
+}
+
 /// The columns of new timers.
 #[derive(Default)]
 struct NewRows<'a> {
@@ -264,6 +301,7 @@ struct NewRows<'a> {
     rules: Vec<Option<&'a str>>,
     max_attempts: Vec<Option<i32>>,
     time_limits: Vec<Option<i64>>,
+    traces: Vec<Option<&'a str>>,
 }
 
 impl<'a> NewRows<'a> {
@@ -280,7 +318,45 @@ impl<'a> NewRows<'a> {
         self.max_attempts
             .push(timer.max_attempts.map(|most| i32::try_from(most).unwrap_or(i32::MAX)));
         self.time_limits.push(timer.time_limit.map(delay_millis));
+        self.traces.push(timer.trace.as_deref());
     }
+}
+
+impl<C: Sql> Within<'_, C> {
+    /// Sends a statement that has the parameters of a list, planned with these values.
+    fn listed(&mut self, sql: &'static str, filter: &Filter) -> Result<Vec<Row>> {
+        let last = filter.after.as_ref();
+        let values: &[&dyn Value] = &[
+            &filter.kind,
+            &filter.state.map(State::name),
+            // A time far away is more than the client can send.
+            &filter.until.map(|until| until.clamp(UNIX_EPOCH, from_micros(LATEST))),
+            &last.map(|last| &last.kind),
+            &last.and_then(|last| last.wake),
+            &last.map(|last| last.id),
+            &i64::from(filter.limit),
+            &filter.key_prefix.as_deref().map(pattern),
+        ];
+        self.unnamed().query(sql, values)
+    }
+
+    /// For statements that are planned with their values.
+    pub(super) fn unnamed(&mut self) -> Within<'_, C> {
+        let (is_alone, schema) = (self.is_alone, self.schema.clone());
+        Within { client: &mut *self.client, prepared: None, is_alone, schema }
+    }
+}
+
+/// A pattern of all texts that begin with this one. An index serves it if the database sorts texts by their bytes.
+fn pattern(prefix: &str) -> String {
+    let mut pattern = String::new();
+    for letter in prefix.chars() {
+        if matches!(letter, '%' | '_' | '\\') {
+            pattern.push('\\');
+        }
+        pattern.push(letter);
+    }
+    pattern + "%"
 }
 
 impl<C: Sql> Table for Within<'_, C> {
@@ -292,9 +368,9 @@ impl<C: Sql> Table for Within<'_, C> {
     ) -> Result<Vec<Option<Scheduled>>> {
         const ONE: &str = "SELECT due, replaced, ($1::text[])[1], ($2::text[])[1] FROM tickwheel_schedule(($1::text[])[1], ($2::text[])[1],
             ($3::bytea[])[1], ($4::timestamptz[])[1], ($5::interval[])[1], ($6::bigint[])[1], ($7::text[])[1],
-            ($8::integer[])[1], ($9::bigint[])[1], $10)";
+            ($8::integer[])[1], ($9::bigint[])[1], $10, ($11::text[])[1])";
         const MANY: &str = "SELECT due, replaced, kind, key
-            FROM tickwheel_schedule_many($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)";
+            FROM tickwheel_schedule_many($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
         let timers = &*checked(timers, || {
             only_row(self.query("SELECT tickwheel_now()", &[])?)?.try_get(0).map_err(failed)
         })?;
@@ -313,6 +389,7 @@ impl<C: Sql> Table for Within<'_, C> {
                 &rows.max_attempts,
                 &rows.time_limits,
                 &(existing == Existing::Keep),
+                &rows.traces,
             ],
         )?;
         let mut found: HashMap<(&str, &str), Scheduled> = HashMap::with_capacity(written.len());
@@ -352,58 +429,45 @@ impl<C: Sql> Table for Within<'_, C> {
     }
 
     fn list(&mut self, filter: &Filter) -> Result<Vec<Timer>> {
-        // A parameter that is NULL leaves its condition out. The statement is planned with the values, so it uses the index. Kinds
-        // are in the order of their bytes, whatever the language of the database, so that lists of several can be merged. The
-        // index may have another order, so the kinds are looked up first, each with a probe of the index.
-        macro_rules! list {
-            ($also:literal) => {
-                concat!(
-                    "SELECT ",
-                    columns!("t."),
-                    " FROM (WITH RECURSIVE kinds (kind) AS (
-                            SELECT coalesce($1::text, (SELECT min(t.kind) FROM tickwheel_timers t))
-                            UNION ALL
-                            SELECT (SELECT min(t.kind) FROM tickwheel_timers t WHERE t.kind > kinds.kind) FROM kinds
-                            WHERE kinds.kind IS NOT NULL AND $1 IS NULL)
-                        SELECT kind COLLATE \"C\" AS name, kind, kind = $4::text AS is_last FROM kinds
-                        WHERE $4 IS NULL OR kind COLLATE \"C\" >= $4 ORDER BY 1) kinds
-                    CROSS JOIN LATERAL (SELECT * FROM tickwheel_timers t
-                        WHERE t.kind = kinds.kind AND ($2::text IS NULL OR t.state = $2)
-                            AND ($3::timestamptz IS NULL OR t.wake <= $3)
-                            AND ($6::bigint IS NULL OR (t.wake, t.id) > (
-                                CASE WHEN is_last THEN coalesce($5::timestamptz, 'infinity') ELSE '-infinity' END,
-                                CASE WHEN is_last THEN $6 ELSE 0 END)) ",
-                    $also,
-                    " ORDER BY t.wake, t.id LIMIT $7) t
-                    ORDER BY kinds.name, t.wake, t.id LIMIT $7"
-                )
-            };
-        }
-        const ALL: &str = list!("");
-        // They wake never, so they are at the end of each kind.
-        const DEAD: &str = list!("AND t.wake = 'infinity'");
+        const ALL: &str = concat!("SELECT ", columns!("t."), list!());
+        const DEAD: &str = concat!("SELECT ", columns!("t."), list!(dead));
         let sql = if filter.state == Some(State::Dead) { DEAD } else { ALL };
-        let last = filter.after.as_ref();
-        let values: &[&dyn Value] = &[
-            &filter.kind,
-            &filter.state.map(State::name),
-            // A time far away is more than the client can send.
-            &filter.until.map(|until| until.clamp(UNIX_EPOCH, from_micros(LATEST))),
-            &last.map(|last| &last.kind),
-            &last.and_then(|last| last.wake),
-            &last.map(|last| last.id),
-            &i64::from(filter.limit),
-        ];
-        let schema = self.schema.clone();
-        let mut unnamed =
-            Within { client: &mut *self.client, prepared: None, is_alone: self.is_alone, schema };
-        unnamed.query(sql, values)?.iter().map(timer_in).collect()
+        self.listed(sql, filter)?.iter().map(timer_in).collect()
     }
 
     fn requeue(&mut self, kind: &str, key: Option<&str>, when: When) -> Result<u64> {
         let (at, after) = split(when);
         let sql = "SELECT tickwheel_requeue($1, $2, $3, $4)";
         let row = only_row(self.query(sql, &[&kind, &key, &at, &after])?)?;
+        row.try_get(0).map(i64::unsigned_abs).map_err(failed)
+    }
+
+    fn set_payload(&mut self, kind: &str, key: &str, payload: &[u8]) -> Result<bool> {
+        let sql = "UPDATE tickwheel_timers SET payload = $3
+            WHERE kind = $1 AND key = $2 AND state <> 'running' RETURNING id";
+        Ok(!self.query(sql, &[&kind, &key, &payload])?.is_empty())
+    }
+
+    fn cancel_all(&mut self, filter: &Filter) -> Result<u64> {
+        // They are locked in the order of their names (PG-2). One that somebody has changed in the meantime is looked at again.
+        macro_rules! cancel {
+            ($($which:ident)?) => {
+                concat!(
+                    "WITH listed AS (SELECT t.id, t.kind, t.key",
+                    list!($($which)?),
+                    "), locked AS (
+                        SELECT t.id FROM listed JOIN tickwheel_timers t ON t.id = listed.id
+                        WHERE ($2 IS NULL OR t.state = $2) AND ($3 IS NULL OR t.wake <= $3)
+                        ORDER BY t.kind COLLATE \"C\", t.key COLLATE \"C\" FOR UPDATE OF t),
+                    gone AS (DELETE FROM tickwheel_timers t USING locked WHERE t.id = locked.id RETURNING t.id)
+                    SELECT count(*) FROM gone"
+                )
+            };
+        }
+        const ALL: &str = cancel!();
+        const DEAD: &str = cancel!(dead);
+        let sql = if filter.state == Some(State::Dead) { DEAD } else { ALL };
+        let row = only_row(self.listed(sql, filter)?)?;
         row.try_get(0).map(i64::unsigned_abs).map_err(failed)
     }
 }

@@ -8,7 +8,7 @@
 //! the time at which it is compared is rounded down, so nothing is early.
 //!
 //! This file shares the connection and makes the tables. `table.rs` has the statements of the users, `session.rs` those
-//! of the workers.
+//! of the workers, and `history.rs` those about what has been.
 //!
 //! - SQLITE-1 A transaction that writes begins with `BEGIN IMMEDIATE`. One that read first and wrote later could fail in
 //!   between, because another process has written.
@@ -19,6 +19,7 @@
 //!   in other programs, so a worker that wrote without a pause would keep them out for seconds. While others write in the file, a
 //!   worker leaves it free for as long as it has had it. Its transactions take milliseconds.
 
+mod history;
 mod session;
 mod table;
 
@@ -40,6 +41,8 @@ pub use self::table::{Within, within};
 use crate::clock::micros;
 use crate::error::{Error, Result};
 use crate::store::{Connection, SCHEMA_VERSION, Store, TransactionType, Transactions};
+#[cfg(feature = "testing")]
+use crate::testing::time_of;
 
 macro_rules! migrations {
     ($($file:literal),*) => {
@@ -55,7 +58,8 @@ macro_rules! migrations {
 }
 
 migrations! {
-    "0001_timers.sql", "0002_moves.sql", "0003_checks.sql", "0004_notices.sql", "0005_workers.sql", "0006_limits.sql"
+    "0001_timers.sql", "0002_moves.sql", "0003_checks.sql", "0004_notices.sql", "0005_workers.sql", "0006_limits.sql",
+    "0007_history.sql"
 }
 
 /// How long to wait for the transactions of other threads and processes, which take milliseconds.
@@ -142,8 +146,9 @@ impl fmt::Debug for Sqlite {
 }
 
 impl File {
+    /// Microseconds.
     fn now(&self) -> i64 {
-        micros((self.clock)()) / 1000
+        micros((self.clock)())
     }
 
     fn open(&self) -> Result<Client> {
@@ -294,6 +299,12 @@ impl Drop for Lent<'_> {
         self.file.desk().place = self.client.take().map_or(Place::Closed, Place::Free);
         self.file.is_free.notify_all(); // one of them has the first ticket
     }
+}
+
+/// The clock of a file, as a connection of the user's has it. In a test it may be a virtual one.
+#[cfg(not(feature = "testing"))]
+fn time_of(_: &Client) -> SystemTime {
+    SystemTime::now()
 }
 
 fn begin(client: &mut Client) -> Result<Transaction<'_>> {

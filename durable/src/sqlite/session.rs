@@ -12,9 +12,10 @@ use super::{File, begin, failed};
 use crate::columns::{delay_millis, milliseconds};
 use crate::error::{Error, Result};
 use crate::handler::Work;
+use crate::history::{Attempt, HistoryFilter, Pace};
 use crate::store::{
     Changed, Claim, Claimed, ClaimedTimer, Connection, Existing, Finish, HELD_BACK, Limits, Look,
-    MOST_BYTES, Passed, RunId, SCHEMA_VERSION, Table, Then, Transacted, WINDOW,
+    MOST_BYTES, Passed, Purge, Purged, RunId, SCHEMA_VERSION, Table, Then, Transacted, WINDOW,
 };
 use crate::timer::{Filter, KindCounts, NewTimer, Scheduled, State, Timer, When};
 
@@ -81,6 +82,14 @@ impl Table for Session {
     fn requeue(&mut self, kind: &str, key: Option<&str>, when: When) -> Result<u64> {
         self.write(|mut table| table.requeue(kind, key, when))
     }
+
+    fn set_payload(&mut self, kind: &str, key: &str, payload: &[u8]) -> Result<bool> {
+        self.write(|mut table| table.set_payload(kind, key, payload))
+    }
+
+    fn cancel_all(&mut self, filter: &Filter) -> Result<u64> {
+        self.write(|mut table| table.cancel_all(filter))
+    }
 }
 
 impl Connection for Session {
@@ -91,7 +100,7 @@ impl Connection for Session {
     }
 
     fn now(&mut self) -> Result<SystemTime> {
-        Ok(time(self.file.now()))
+        Ok(time(self.file.now() / 1000))
     }
 
     fn look(&mut self, kinds: &[&str], horizon: Duration, limit: u32) -> Result<Look> {
@@ -239,6 +248,9 @@ impl Connection for Session {
             if !work.within::<rusqlite::Transaction<'static>>(&mut transaction) {
                 return Ok(Transacted::Undone);
             }
+            if let Some(record) = work.record() {
+                Within { client: &transaction, time: None }.record(&record)?;
+            }
             transaction.commit().map_err(failed)?;
             Ok(Transacted::Committed)
         })
@@ -267,6 +279,32 @@ impl Connection for Session {
             });
             rows.map_err(failed)?.collect::<rusqlite::Result<_>>().map_err(failed)
         })
+    }
+
+    fn record(&mut self, attempts: &[Attempt]) -> Result<()> {
+        self.work(|table| attempts.iter().try_for_each(|attempt| table.record(attempt)))
+    }
+
+    fn history(&mut self, filter: &HistoryFilter) -> Result<Vec<Attempt>> {
+        self.read(|table| table.history(filter))
+    }
+
+    fn pace(&mut self, span: Duration, step: Duration) -> Result<Vec<Pace>> {
+        self.read(|table| table.pace(span, step))
+    }
+
+    fn purge_history(&mut self, purge: &Purge<'_>) -> Result<Purged> {
+        self.work(|table| table.purge_history(purge, SHORT))
+    }
+
+    fn purge_dead(
+        &mut self,
+        kind: &str,
+        keep: Duration,
+        after: i64,
+        limit: u32,
+    ) -> Result<(u64, Option<i64>)> {
+        self.work(|table| table.purge_dead(kind, keep, after, limit))
     }
 }
 
@@ -389,7 +427,7 @@ impl Within<'_> {
         Ok(claimed)
     }
 
-    fn execute(&self, sql: &str, values: impl Params) -> Result<usize> {
+    pub(super) fn execute(&self, sql: &str, values: impl Params) -> Result<usize> {
         self.client.prepare_cached(sql).and_then(|mut sql| sql.execute(values)).map_err(failed)
     }
 
@@ -482,7 +520,19 @@ impl Within<'_> {
         Ok(statement.execute((run.id, run.fence, attempts)).map_err(failed)? > 0)
     }
 
+    /// Writes what became of a run, and its row in the history with it (STORE-10).
     fn finish(&self, finish: &Finish) -> Result<bool> {
+        let is_changed = self.change(finish)?;
+        if let Some(record) = finish.record.as_deref().filter(|_| is_changed) {
+            self.record(record)?;
+            if let Then::Split { key, .. } = &finish.then {
+                self.take_along(finish.run.id, record.due, key)?;
+            }
+        }
+        Ok(is_changed)
+    }
+
+    fn change(&self, finish: &Finish) -> Result<bool> {
         const NEXT: &str = "state = 'waiting', held_until = NULL, due = ?3";
         const WAIT: &str = "state = 'waiting', held_until = ?3";
         let RunId { id, fence } = finish.run;
@@ -515,8 +565,8 @@ impl Within<'_> {
             }
             Then::Split { next, key, retry, error } => {
                 let sql = "INSERT INTO tickwheel_timers
-                        (kind, key, payload, due, max_attempts, time_limit_ms, state, attempts, held_until, error)
-                    SELECT kind, ?3, payload, due, max_attempts, time_limit_ms, ?4, ?5, ?6, coalesce(?7, error)
+                        (kind, key, payload, due, max_attempts, time_limit_ms, trace, state, attempts, held_until, error)
+                    SELECT kind, ?3, payload, due, max_attempts, time_limit_ms, trace, ?4, ?5, ?6, coalesce(?7, error)
                     FROM tickwheel_timers
                     WHERE id = ?1 AND fence = ?2 AND state = 'running' ON CONFLICT (kind, key) DO NOTHING";
                 let (state, until) = match retry {

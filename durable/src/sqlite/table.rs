@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use rusqlite::types::Value;
 use rusqlite::{Connection as Client, OptionalExtension, Row, params, params_from_iter};
 
-use super::failed;
+use super::{failed, time_of};
 use crate::clock::{LATEST, from_micros, micros};
 use crate::columns::{
     checked, columns_of, delay_micros, delay_millis, milliseconds, repetition_in,
@@ -50,14 +50,14 @@ pub fn within(connection: &Client) -> Within<'_> {
 #[derive(Debug)]
 pub struct Within<'a> {
     pub(super) client: &'a Client,
-    /// `None`: the system's clock is read in each call.
+    /// In microseconds. `None`: the clock is read in each call.
     pub(super) time: Option<i64>,
 }
 
 /// A time that never comes.
 pub(super) const NEVER: i64 = i64::MAX;
 
-pub(super) const COLUMNS: &str = "id, kind, key, payload, due, held_until, period_ms, rule, max_attempts, time_limit_ms, state, attempts, fence, owner, error";
+pub(super) const COLUMNS: &str = "id, kind, key, payload, due, held_until, period_ms, rule, max_attempts, time_limit_ms, state, attempts, fence, owner, error, trace";
 
 fn timer_in(row: &Row<'_>) -> rusqlite::Result<Timer> {
     let state: String = row.get("state")?;
@@ -82,12 +82,13 @@ fn timer_in(row: &Row<'_>) -> rusqlite::Result<Timer> {
         fence: row.get("fence")?,
         owner: text(row, "owner")?,
         error: text(row, "error")?,
+        trace: text(row, "trace")?,
         shard: 0,
     })
 }
 
 /// Another program may have put in a text that is not UTF-8. That must not hold up others of its kind.
-fn text(row: &Row<'_>, column: &str) -> rusqlite::Result<Option<String>> {
+pub(super) fn text(row: &Row<'_>, column: &str) -> rusqlite::Result<Option<String>> {
     let bytes = row.get_ref(column)?.as_bytes_or_null()?;
     Ok(bytes.map(|bytes| String::from_utf8_lossy(bytes).into_owned()))
 }
@@ -103,7 +104,7 @@ fn bytes(value: Value) -> Vec<u8> {
     }
 }
 
-fn small(number: i64) -> u32 {
+pub(super) fn small(number: i64) -> u32 {
     u32::try_from(number.max(0)).unwrap_or(u32::MAX)
 }
 
@@ -117,17 +118,20 @@ pub(super) fn millis(time: SystemTime) -> i64 {
 }
 
 impl Within<'_> {
-    pub(super) fn now(&self) -> i64 {
-        self.time.unwrap_or_else(|| micros(SystemTime::now()) / 1000)
+    fn micros(&self) -> i64 {
+        self.time.unwrap_or_else(|| micros(time_of(self.client)))
     }
 
-    /// The time of the call was rounded down, so a delay takes one millisecond more.
+    /// Milliseconds, rounded down.
+    pub(super) fn now(&self) -> i64 {
+        self.micros() / 1000
+    }
+
     pub(super) fn due(&self, when: When) -> i64 {
         match when {
             When::After(delay) if delay.is_zero() => self.now(),
             When::After(delay) => {
-                ((self.now() + 1) * 1000 + delay_micros(delay)).min(LATEST).saturating_add(999)
-                    / 1000
+                (self.micros() + delay_micros(delay)).min(LATEST).saturating_add(999) / 1000
             }
             When::At(time) => millis(time),
         }
@@ -160,6 +164,52 @@ impl Within<'_> {
     }
 }
 
+/// The timers that a filter names, in the order of a list, and the values of that.
+fn named_by(filter: &Filter) -> (String, Vec<Value>) {
+    let mut sql = "WHERE TRUE".to_owned();
+    let mut values: Vec<Value> = Vec::new();
+    if let Some(kind) = &filter.kind {
+        sql += " AND kind = ?";
+        values.push(kind.clone().into());
+    }
+    if let Some(state) = filter.state {
+        sql += " AND state = ?";
+        values.push(state.name().to_owned().into());
+    }
+    if let Some(prefix) = &filter.key_prefix {
+        sql += " AND key >= ?";
+        values.push(prefix.clone().into());
+        if let Some(end) = behind(prefix) {
+            sql += " AND key < ?";
+            values.push(end.into());
+        }
+    }
+    if let Some(until) = filter.until {
+        sql += " AND wake <= ?";
+        values.push((micros(until) / 1000).into());
+    }
+    if let Some(last) = &filter.after {
+        sql += " AND (kind, wake, id) > (?, ?, ?)";
+        let wake = last.wake.map_or(NEVER, millis);
+        values.extend([last.kind.clone().into(), wake.into(), last.id.into()]);
+    }
+    sql += " ORDER BY kind, wake, id LIMIT ?";
+    values.push(i64::from(filter.limit).into());
+    (sql, values)
+}
+
+/// Returns the first text behind all that begin with this one, in the order of their bytes. `None`: there is none.
+fn behind(prefix: &str) -> Option<String> {
+    let mut letters: Vec<char> = prefix.chars().collect();
+    while let Some(last) = letters.pop() {
+        if let Some(next) = (last..=char::MAX).nth(1) {
+            letters.push(next);
+            return Some(letters.into_iter().collect());
+        }
+    }
+    None
+}
+
 impl Table for Within<'_> {
     fn schedule(
         &mut self,
@@ -176,11 +226,11 @@ impl Table for Within<'_> {
         }
         let sql = "SELECT fence FROM tickwheel_timers WHERE kind = ?1 AND key = ?2";
         let mut find = self.client.prepare_cached(sql).map_err(failed)?;
-        let sql = "INSERT INTO tickwheel_timers (kind, key, payload, due, period_ms, rule, max_attempts, time_limit_ms)
-            VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+        let sql = "INSERT INTO tickwheel_timers (kind, key, payload, due, period_ms, rule, max_attempts, time_limit_ms, trace)
+            VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
             ON CONFLICT (kind, key) DO UPDATE SET payload = excluded.payload, due = excluded.due,
                 period_ms = excluded.period_ms, rule = excluded.rule, max_attempts = excluded.max_attempts,
-                time_limit_ms = excluded.time_limit_ms, state = 'waiting', attempts = 0, fence = 0,
+                time_limit_ms = excluded.time_limit_ms, trace = excluded.trace, state = 'waiting', attempts = 0, fence = 0,
                 held_until = NULL, owner = NULL, error = NULL";
         let mut insert = self.client.prepare_cached(sql).map_err(failed)?;
         let mut results = Vec::with_capacity(timers.len());
@@ -203,7 +253,8 @@ impl Table for Within<'_> {
                 period,
                 rule,
                 timer.max_attempts,
-                limit
+                limit,
+                timer.trace
             ];
             insert.execute(values).map_err(failed)?;
             results.push(Some(Scheduled { due: time(due), replaced: found.is_some() }));
@@ -235,28 +286,8 @@ impl Table for Within<'_> {
     }
 
     fn list(&mut self, filter: &Filter) -> Result<Vec<Timer>> {
-        let mut sql = format!("SELECT {COLUMNS} FROM tickwheel_timers WHERE TRUE");
-        let mut values: Vec<Value> = Vec::new();
-        if let Some(kind) = &filter.kind {
-            sql += " AND kind = ?";
-            values.push(kind.clone().into());
-        }
-        if let Some(state) = filter.state {
-            sql += " AND state = ?";
-            values.push(state.name().to_owned().into());
-        }
-        if let Some(until) = filter.until {
-            sql += " AND wake <= ?";
-            values.push((micros(until) / 1000).into());
-        }
-        if let Some(last) = &filter.after {
-            sql += " AND (kind, wake, id) > (?, ?, ?)";
-            let wake = last.wake.map_or(NEVER, millis);
-            values.extend([last.kind.clone().into(), wake.into(), last.id.into()]);
-        }
-        sql += " ORDER BY kind, wake, id LIMIT ?";
-        values.push(i64::from(filter.limit).into());
-        self.query(&sql, values)
+        let (named, values) = named_by(filter);
+        self.query(&format!("SELECT {COLUMNS} FROM tickwheel_timers {named}"), values)
     }
 
     fn requeue(&mut self, kind: &str, key: Option<&str>, when: When) -> Result<u64> {
@@ -266,5 +297,31 @@ impl Table for Within<'_> {
         let mut statement = self.client.prepare_cached(sql).map_err(failed)?;
         let count = statement.execute(params![kind, key, self.due(when)]).map_err(failed)?;
         Ok(count as u64)
+    }
+
+    fn set_payload(&mut self, kind: &str, key: &str, payload: &[u8]) -> Result<bool> {
+        let sql = "UPDATE tickwheel_timers SET payload = ?3 WHERE kind = ?1 AND key = ?2 AND state <> 'running'";
+        Ok(self.execute(sql, params![kind, key, payload])? > 0)
+    }
+
+    fn cancel_all(&mut self, filter: &Filter) -> Result<u64> {
+        let (named, values) = named_by(filter);
+        let sql = format!(
+            "DELETE FROM tickwheel_timers WHERE id IN (SELECT id FROM tickwheel_timers {named})"
+        );
+        Ok(self.execute(&sql, params_from_iter(values))? as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_begins_with_a_text_is_before_another() {
+        assert_eq!(behind("a/").as_deref(), Some("a0"));
+        assert_eq!(behind("a\u{d7ff}").as_deref(), Some("a\u{e000}"));
+        assert_eq!(behind("a\u{10ffff}").as_deref(), Some("b"));
+        assert_eq!((behind("\u{10ffff}"), behind("")), (None, None));
     }
 }

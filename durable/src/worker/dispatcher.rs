@@ -29,9 +29,7 @@ use crate::error::{Error, Result, StopReason};
 use crate::failure::Failure;
 use crate::handler::{TIME_LIMIT, Tenure};
 use crate::sight;
-use crate::store::{
-    Changed, Claim, Claimed, ClaimedTimer, Connection, Floor, HELD_BACK, Limits, RunId,
-};
+use crate::store::{Changed, Claim, Claimed, ClaimedTimer, Connection, Floor, HELD_BACK, RunId};
 
 /// How often to look without a reason.
 const LOOK: Duration = Duration::from_secs(60);
@@ -70,7 +68,7 @@ const FLOOR: Duration = Duration::from_secs(1);
 const LAG: Duration = Duration::from_secs(1);
 
 #[expect(clippy::struct_excessive_bools, reason = "each is something to do that is not done yet")]
-struct Dispatcher<'a> {
+pub(super) struct Dispatcher<'a> {
     shared: &'a Arc<Shared>,
     connection: Option<Box<dyn Connection>>,
     /// Kinds of which timers may be due (LEASE-6), in the order in which they are served, with the times that woke them.
@@ -103,7 +101,35 @@ struct Dispatcher<'a> {
 pub(super) fn start(shared: &Arc<Shared>, connection: Option<Box<dyn Connection>>) -> Result<()> {
     shared.state().is_dispatching = true;
     let started = shared.spawn("timers", move |shared| {
-        let mut dispatcher = Dispatcher {
+        let mut dispatcher = Dispatcher::new(shared, connection);
+        let end = End(shared);
+        dispatcher.run();
+        drop(end);
+        _ = dispatcher.leave();
+        // This ends the wait of this worker's listener, and makes others look.
+        _ = dispatcher.connection().and_then(Connection::announce);
+    });
+    if started.is_err() {
+        shared.end_of_dispatcher();
+    }
+    started
+}
+
+/// The end of the dispatcher, also by a panic.
+struct End<'a>(&'a Shared);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.end_of_dispatcher();
+    }
+}
+
+impl<'a> Dispatcher<'a> {
+    pub(super) fn new(
+        shared: &'a Arc<Shared>,
+        connection: Option<Box<dyn Connection>>,
+    ) -> Dispatcher<'a> {
+        Dispatcher {
             shared,
             connection,
             to_claim: VecDeque::new(),
@@ -128,30 +154,9 @@ pub(super) fn start(shared: &Arc<Shared>, connection: Option<Box<dyn Connection>
             attended: None,
             checks: BTreeMap::new(),
             was_left: HashSet::new(),
-        };
-        let end = End(shared);
-        dispatcher.run();
-        drop(end);
-        _ = dispatcher.leave();
-        // This ends the wait of this worker's listener, and makes others look.
-        _ = dispatcher.connection().and_then(Connection::announce);
-    });
-    if started.is_err() {
-        shared.end_of_dispatcher();
+        }
     }
-    started
-}
 
-/// The end of the dispatcher, also by a panic.
-struct End<'a>(&'a Shared);
-
-impl Drop for End<'_> {
-    fn drop(&mut self) {
-        self.0.end_of_dispatcher();
-    }
-}
-
-impl Dispatcher<'_> {
     fn run(&mut self) {
         loop {
             let left = self.shared.time_to_turn(Part::Dispatcher);
@@ -206,7 +211,7 @@ impl Dispatcher<'_> {
         state.is_stopping() && state.runs.is_empty()
     }
 
-    fn take_in(&mut self, cause: Cause) {
+    pub(super) fn take_in(&mut self, cause: Cause) {
         match cause {
             Cause::Due(kind, wake) => self.comes(kind, from_micros(wake)),
             Cause::Mine(kind, wake) => self.wakes(kind, from_micros(wake)),
@@ -332,14 +337,7 @@ impl Dispatcher<'_> {
 
     /// Does what the causes ask for. Returns true if there is more to claim, and room for it. Other causes come first.
     fn work(&mut self) -> Result<bool> {
-        if self.must_extend {
-            self.extend()?;
-            self.must_extend = false;
-        }
-        if let Some(age) = self.must_ask {
-            self.ask(age)?;
-            self.must_ask = None;
-        }
+        self.see_to_runs()?;
         if self.shared.is_stopping() {
             return Ok(false);
         }
@@ -370,6 +368,19 @@ impl Dispatcher<'_> {
         claimed?;
         // Causes come in between two claims, so that what wakes waits for one claim, and not for one of each kind.
         Ok(self.to_claim.iter().any(|kind| self.may_claim(*kind)))
+    }
+
+    /// Does what the causes ask for the runs that there are.
+    pub(super) fn see_to_runs(&mut self) -> Result<()> {
+        if self.must_extend {
+            self.extend()?;
+            self.must_extend = false;
+        }
+        if let Some(age) = self.must_ask {
+            self.ask(age)?;
+            self.must_ask = None;
+        }
+        Ok(())
     }
 
     /// The database refuses claims of a kind with limits, perhaps for want of rights. Others go on, and this one is told of once.
@@ -412,13 +423,13 @@ impl Dispatcher<'_> {
         Ok(place.and_then(|place| self.to_claim.remove(place)))
     }
 
-    fn connection(&mut self) -> Result<&mut dyn Connection> {
+    pub(super) fn connection(&mut self) -> Result<&mut dyn Connection> {
         let connected = self.shared.timers.connected(self.connection.take())?;
         Ok(&mut **self.connection.insert(connected))
     }
 
     /// Takes in the database's time. Returns true if a clock was set: what is expected comes at other instants then.
-    fn learn(&mut self, sent: Instant, now: SystemTime) -> bool {
+    pub(super) fn learn(&mut self, sent: Instant, now: SystemTime) -> bool {
         let received = self.shared.scheduler.now();
         self.shared.clock().learn(sent, received, now)
     }
@@ -586,15 +597,9 @@ impl Dispatcher<'_> {
         let limits = shared.kinds[kind].limits;
         let start = self.groups.get_mut(&kind).map(Groups::start);
         let except = self.groups.get(&kind).zip(start).map(|(groups, start)| groups.before(start));
-        let claim = Claim {
-            kind: &shared.kinds[kind].name,
-            limit: room,
-            owner: &shared.name,
-            lease: shared.settings.lease,
-            floor: start.map_or(self.floors[kind], |start| start.floor),
-            limits: Some(limits).filter(|limits| *limits != Limits::default()),
-            except: except.as_deref().unwrap_or_default(),
-        };
+        let floor = start.map_or(self.floors[kind], |start| start.floor);
+        let except = except.as_deref().unwrap_or_default();
+        let claim = Claim { floor, except, ..shared.claim_of(kind, room) };
         let claimed = self.connection()?.claim(&claim)?;
         count(&shared.counters.claims, 1);
         sight::claimed(claim.kind);
@@ -676,7 +681,7 @@ impl Dispatcher<'_> {
     }
 
     /// Queues what was claimed, and counts each attempt in its timer as if it had started.
-    fn queue(&mut self, kind: usize, timers: Vec<ClaimedTimer>, lease_ends: Instant) {
+    pub(super) fn queue(&mut self, kind: usize, timers: Vec<ClaimedTimer>, lease_ends: Instant) {
         if timers.is_empty() {
             return;
         }
@@ -686,13 +691,13 @@ impl Dispatcher<'_> {
         count(&shared.counters.taken_over, taken_over as u64);
         let mut jobs = Vec::with_capacity(timers.len());
         for ClaimedTimer { mut timer, woke, was_running } in timers {
-            let tenure = Tenure::new(&shared.scheduler, lease_ends);
+            let tenure = Tenure::new(&shared.scheduler, lease_ends, woke);
             // Its rule is the user's, so nothing is locked here.
             let end = shared.instead(kind, &timer, woke, was_running);
             timer.attempts = timer.attempts.saturating_add(u32::from(end.is_none()));
             timer.shard = shared.timers.number();
             let timer = Arc::new(timer);
-            jobs.push((Job { kind, timer, woke, tenure, is_suspected: was_running }, end));
+            jobs.push((Job { kind, timer, tenure, is_suspected: was_running }, end));
         }
         let mut state = shared.state();
         let mut new = 0;
@@ -702,7 +707,8 @@ impl Dispatcher<'_> {
             let mut held = Held { kind, timer, tenure, stage: Stage::Queued };
             if let Some(then) = end {
                 held.stage = Stage::Settled;
-                shared.settle(&mut state, held.finish(then));
+                let finish = shared.finish(&held, then);
+                shared.settle(&mut state, finish);
             } else {
                 if job.is_suspected {
                     let until = shared.scheduler.now() + ALONE;
@@ -846,7 +852,7 @@ impl Dispatcher<'_> {
         // A transaction of the handler's locks the row. So the outcome is written when that was undone. If it commits in spite
         // of this, the timer does not run any more, and the outcome changes nothing (STORE-3).
         if let Some(held) = state.runs.get(&fence) {
-            let finish = held.finish(then);
+            let finish = shared.finish(held, then);
             shared.settle(&mut state, finish);
         }
         drop(state);

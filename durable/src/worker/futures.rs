@@ -30,7 +30,8 @@ pub(super) type Spawn = dyn Fn(Pin<Box<dyn Future<Output = ()> + Send>>) + Send 
 /// Hands the run of a job to the spawner of its kind. `next_jobs` has counted it.
 pub(super) fn launch(shared: &Arc<Shared>, job: Job) {
     shared.state().threads += 1;
-    let (span, shared) = (sight::span(&job.timer), Arc::clone(shared));
+    let span = sight::span(&job.timer, shared.settings.continues.as_deref());
+    let shared = Arc::clone(shared);
     let spawner = shared.spawn_of(job.kind).map(Arc::clone);
     let flight = Flight { shared, job, span, started: None, future: None };
     // Without a spawner the worker would not have started. If it panics, it has dropped the flight.

@@ -2,12 +2,15 @@
 
 mod dispatcher;
 mod futures;
+mod keeper;
 mod limits;
 mod listener;
 mod outage;
 mod outcome;
 mod runner;
 mod shared;
+#[cfg(feature = "testing")]
+mod test_worker;
 mod turns;
 
 use std::fmt;
@@ -27,6 +30,8 @@ use crate::timers::{Timers, some};
 use tickwheel::Scheduler;
 
 pub(super) use self::shared::Shared;
+#[cfg(feature = "testing")]
+pub use self::test_worker::{MOST_AT_ONCE, TestWorker};
 
 /// The longest lease, and the longest interval of polls: ten years.
 const LONGEST: Duration = Duration::from_secs(315_360_000);
@@ -209,6 +214,8 @@ impl WorkerBuilder {
             retry: None,
             give_up_if: None,
             time_limit: None,
+            history: None,
+            keep_dead: None,
             at_most: None,
             spawn: None,
             weight: 1,
@@ -280,6 +287,34 @@ impl WorkerBuilder {
         match self.kinds.last_mut() {
             Some(kind) => kind.time_limit = Some(limit),
             None => self.settings.time_limit = limit,
+        }
+        self
+    }
+
+    /// Keeps the attempts for so long, for [`Timers::history`] and [`Timers::pace`]: those of the kind that was registered last, or before
+    /// any, of all kinds. By default nothing is kept, and zero keeps nothing of a kind.
+    ///
+    /// Each attempt is a row of the table `tickwheel_history`, written with its outcome, in one transaction. So a run is
+    /// in the history if and only if its outcome is written. What is older is removed in the background by the workers of the kind that have
+    /// this set, within a minute, in batches of a thousand with pauses. With several workers, give all of them the same.
+    /// The page tells [what it costs](crate#history).
+    pub fn history(mut self, keep: Duration) -> WorkerBuilder {
+        match self.kinds.last_mut() {
+            Some(kind) => kind.history = Some(keep.min(LONGEST)),
+            None => self.settings.history = Some(keep.min(LONGEST)),
+        }
+        self
+    }
+
+    /// Removes dead timers that have been dead for so long: those of the kind that was registered last, or before any, of all kinds.
+    /// By default they stay until somebody requeues or cancels them.
+    ///
+    /// The time counts from when a worker with this setting first finds the timer dead, which is within a minute. So timers that died before
+    /// the setting was there are kept for so long too, and one that is requeued and dies again begins anew.
+    pub fn keep_dead(mut self, keep: Duration) -> WorkerBuilder {
+        match self.kinds.last_mut() {
+            Some(kind) => kind.keep_dead = Some(keep.min(LONGEST)),
+            None => self.settings.keep_dead = Some(keep.min(LONGEST)),
         }
         self
     }
@@ -489,6 +524,31 @@ impl WorkerBuilder {
         self
     }
 
+    /// Sets what makes the span of a run a part of the trace to which its timer belongs. It is called with the text of
+    /// [`Run::trace`] and the new span, before that is entered, for each run that has a trace.
+    ///
+    /// With OpenTelemetry, the text is a `traceparent`. This is the part of the worker, and [the page](crate#traces) has the part of the
+    /// one who schedules:
+    ///
+    /// ```ignore
+    /// use opentelemetry::propagation::TextMapPropagator;
+    /// use opentelemetry_sdk::propagation::TraceContextPropagator;
+    /// use tracing_opentelemetry::OpenTelemetrySpanExt;
+    ///
+    /// let worker = timers.worker().continue_trace(|trace, span| {
+    ///     let fields = HashMap::from([("traceparent".to_owned(), trace.to_owned())]);
+    ///     _ = span.set_parent(TraceContextPropagator::new().extract(&fields));
+    /// });
+    /// ```
+    #[cfg(feature = "tracing")]
+    pub fn continue_trace(
+        mut self,
+        hook: impl Fn(&str, &tracing::Span) + Send + Sync + 'static,
+    ) -> WorkerBuilder {
+        self.settings.continues = Some(Box::new(hook));
+        self
+    }
+
     /// Starts the worker. It waits for due times on the clock of this scheduler, and is as exact as it.
     ///
     /// # Errors
@@ -507,7 +567,16 @@ impl WorkerBuilder {
         }
         // If one of several stores cannot be reached, its threads begin as after an outage.
         // Both at once: a worker that kept one while it waits for the other would take the room that another waits for.
-        let connect = |store: &dyn Store| Ok((store.connect()?, store.listen()?));
+        let has_history = (self.kinds.iter().map(|kind| kind.history))
+            .chain([self.settings.history])
+            .any(|keep| keep.is_some_and(|keep| !keep.is_zero()));
+        let connect = move |store: &dyn Store| {
+            let mut connection = store.connect()?;
+            if has_history {
+                connection.record(&[])?; // it says now if the store has none, or the role no right
+            }
+            Ok((connection, store.listen()?))
+        };
         let connected = some(self.timers.on_each_with_room(connect))?;
         let (kinds, settings) = (Arc::from(self.kinds), Arc::new(self.settings));
         // From here on, the drop of the worker ends whatever was started.
@@ -528,6 +597,7 @@ impl WorkerBuilder {
             }
             runner::start(&part)?;
             dispatcher::start(&part, connection)?;
+            keeper::start(&part);
         }
         Ok(worker)
     }

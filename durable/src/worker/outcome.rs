@@ -2,11 +2,12 @@
 
 use std::time::{Duration, SystemTime};
 
-use super::shared::{FEW, Job, Kind, QUICK, Shared, count};
+use super::shared::{FEW, Held, Job, Kind, QUICK, Shared, count};
 use crate::clock::{LATEST, from_micros, micros};
 use crate::error::Error;
 use crate::failure::{Failure, Follow, Retry};
-use crate::handler::Completes;
+use crate::handler::{Completes, Tenure};
+use crate::history::{Attempt, Outcome};
 use crate::panics::{caught, quietly};
 use crate::rules;
 use crate::sight;
@@ -14,7 +15,7 @@ use crate::store::{Finish, Then};
 use crate::timer::{LONGEST_KEY, Repetition, State, Timer};
 
 impl Completes for Shared {
-    fn completion(&self, timer: &Timer) -> Result<String, Failure> {
+    fn completion(&self, timer: &Timer, tenure: &Tenure) -> Result<String, Failure> {
         let is_of = |kind: &Kind| kind.name == timer.kind && kind.handler.is_transactional();
         if self.kinds.iter().any(is_of) {
             return Err(Failure::for_good(
@@ -22,13 +23,72 @@ impl Completes for Shared {
             ));
         }
         let then = self.after_success(timer)?;
-        let finish = Finish { run: timer.run(), attempts: timer.attempts, then };
+        let kind = self.kind_named(&timer.kind);
+        let record = kind.and_then(|kind| self.record(kind, timer, tenure, &then));
+        let finish = Finish { record, ..Finish::new(timer.run(), timer.attempts, then) };
         let none = || Failure::for_good("this store has no statement that completes a run");
         self.timers.store().completion(&finish).ok_or_else(none)
     }
 }
 
 impl Shared {
+    /// What is to be written of a run.
+    pub(super) fn finish(&self, held: &Held, then: Then) -> Finish {
+        let timer = &held.timer;
+        let uncounted = u32::from(!then.counts());
+        let record = self.record(held.kind, timer, &held.tenure, &then);
+        Finish { record, ..Finish::new(timer.run(), timer.attempts - uncounted, then) }
+    }
+
+    /// The row of an attempt, if its kind has a history.
+    pub(super) fn record(
+        &self,
+        kind: usize,
+        timer: &Timer,
+        tenure: &Tenure,
+        then: &Then,
+    ) -> Option<Box<Attempt>> {
+        self.history_of(kind)?;
+        self.attempt(timer, tenure, then).map(Box::new)
+    }
+
+    /// What an attempt has come to. Of one that was never called, because the lease of the last one has ended, it tells of now.
+    /// `None`: it was no attempt.
+    pub(super) fn attempt(&self, timer: &Timer, tenure: &Tenure, then: &Then) -> Option<Attempt> {
+        if timer.attempts == 0 {
+            return None; // a run that was skipped (ATTEMPT-6)
+        }
+        let (outcome, error) = Outcome::before(then)?;
+        let (started, took) = tenure
+            .began()
+            .unwrap_or_else(|| (self.clock().time(self.scheduler.now()), Duration::ZERO));
+        let key = match then {
+            Then::Split { key, .. } => key, // HISTORY-3
+            _ => &timer.key,
+        };
+        let new = Attempt::new(&*timer.kind, &**key, started, timer.fence, outcome);
+        Some(Attempt {
+            due: timer.due,
+            late: started.duration_since(tenure.woke()).unwrap_or_default(),
+            took,
+            attempt: timer.attempts,
+            worker: self.name.clone(),
+            trace: timer.trace.clone(),
+            shard: timer.shard,
+            ..new.error(error)
+        })
+    }
+
+    /// For how long attempts of a kind are kept. `None`: it has no history.
+    pub(super) fn history_of(&self, kind: usize) -> Option<Duration> {
+        self.kinds[kind].history.or(self.settings.history).filter(|keep| !keep.is_zero())
+    }
+
+    /// For how long dead timers of a kind are kept. `None`: for ever.
+    pub(super) fn keeps_dead(&self, kind: usize) -> Option<Duration> {
+        self.kinds[kind].keep_dead.or(self.settings.keep_dead)
+    }
+
     pub(super) fn retry_of(&self, kind: usize) -> &Retry {
         self.kinds[kind].retry.as_ref().unwrap_or(&self.settings.retry)
     }

@@ -28,22 +28,26 @@ pub(super) fn start_another(shared: &Arc<Shared>, kind: usize) {
 fn start_handler(shared: &Arc<Shared>, kind: usize) -> Result<()> {
     shared.state().lines[kind].handlers += 1;
     let started = shared.spawn("handler", move |shared| {
-        let is_async = shared.kinds[kind].handler.is_async();
         while let Some(jobs) = next_jobs(shared, kind) {
-            let taken = jobs.len();
-            let begun = begin(shared, kind, jobs);
-            if is_async {
-                (begun.len()..taken).for_each(|_| shared.has_landed(kind));
-                begun.into_iter().for_each(|(job, _)| futures::launch(shared, job));
-            } else {
-                begun.iter().for_each(|(job, limit)| run(shared, job, *limit));
-            }
+            run_all(shared, kind, jobs);
         }
     });
     if started.is_err() {
         shared.state().lines[kind].handlers -= 1;
     }
     started
+}
+
+/// Runs jobs, or launches them if their handler is async.
+pub(super) fn run_all(shared: &Arc<Shared>, kind: usize, jobs: Vec<Job>) {
+    let taken = jobs.len();
+    let begun = begin(shared, kind, jobs);
+    if shared.kinds[kind].handler.is_async() {
+        (begun.len()..taken).for_each(|_| shared.has_landed(kind));
+        begun.into_iter().for_each(|(job, _)| futures::launch(shared, job));
+    } else {
+        begun.iter().for_each(|(job, limit)| run(shared, job, *limit));
+    }
 }
 
 /// So many async runs start together at most. Their starts are one commit: with a commit for each, a disk that takes 2 ms for one
@@ -201,7 +205,7 @@ fn settle(shared: &Shared, job: &Job, then: Then) {
     let mut state = shared.state();
     if let Some(held) = state.runs.get_mut(&job.timer.fence) {
         held.stage = Stage::Settled;
-        let finish = held.finish(then);
+        let finish = shared.finish(held, then);
         shared.settle(&mut state, finish);
     }
 }
@@ -221,7 +225,9 @@ pub(super) enum Ended {
 /// The handler of a job is called. Returns when.
 pub(super) fn has_started(shared: &Shared, job: &Job) -> Instant {
     let started = shared.scheduler.now();
-    let late = shared.clock().time(started).duration_since(job.woke).unwrap_or_default();
+    let time = shared.clock().time(started);
+    job.tenure.begin(started, time);
+    let late = time.duration_since(job.tenure.woke()).unwrap_or_default();
     let late_micros = u64::try_from(late.as_micros()).unwrap_or(u64::MAX);
     shared.counters.max_lateness.fetch_max(late_micros, std::sync::atomic::Ordering::Relaxed);
     sight::started(&job.timer, late);
@@ -233,7 +239,7 @@ fn run(shared: &Arc<Shared>, job: &Job, limit: Duration) {
     let kind = &shared.kinds[job.kind];
     let max_attempts = shared.max_attempts(job.kind, &job.timer);
     let run = Run::new(&job.timer, &job.tenure, max_attempts, Arc::clone(shared) as _);
-    let ended = sight::span(&job.timer).enter(|| {
+    let ended = sight::span(&job.timer, shared.settings.continues.as_deref()).enter(|| {
         if kind.handler.is_transactional() {
             transact(shared, job, limit, run)
         } else {
@@ -251,11 +257,12 @@ fn transact(shared: &Shared, job: &Job, limit: Duration, run: Run<'_>) -> Ended 
         Ok(then) => then,
         Err(failure) => return Ended::Returned(Err(failure)),
     };
-    let finish = Finish { run: job.timer.run(), attempts: job.timer.attempts, then };
+    let record = shared.record(job.kind, &job.timer, &job.tenure, &then);
+    let finish = Finish::new(job.timer.run(), job.timer.attempts, then);
     let start = shared.writes_start(job).then_some(job.timer.attempts);
     let handler = &shared.kinds[job.kind].handler;
     let Some(of) = handler.transaction_type() else { return Ended::NotCalled };
-    let mut work = Work { run, start, handler, result: None };
+    let mut work = Work { run, start, handler, result: None, record };
     let transacted = loop {
         if !shared.await_turn(Part::Handlers) || !job.tenure.is_current() {
             return Ended::NotCalled;
@@ -402,7 +409,7 @@ fn expect_next(shared: &Shared, kind: usize, then: &Then) {
 
 /// Writes outcomes, all that have gathered at once.
 fn finisher(shared: &Arc<Shared>) {
-    let mut finisher = Finisher { shared, later: Vec::new(), cannot_let_go: false };
+    let mut finisher = Finisher::new(shared);
     loop {
         let mut state = shared.state();
         while state.outcomes.is_empty() {
@@ -423,12 +430,9 @@ fn finisher(shared: &Arc<Shared>) {
                 break;
             }
         }
-        let mut outcomes = std::mem::take(&mut state.outcomes);
+        let outcomes = std::mem::take(&mut state.outcomes);
         drop(state);
-        outcomes.append(&mut finisher.later);
-        finisher.write(outcomes);
-        let holds = std::mem::take(&mut shared.state().to_let_go);
-        finisher.let_go(holds);
+        finisher.turn(outcomes);
     }
 }
 
@@ -445,7 +449,7 @@ const LONG: Duration = Duration::from_secs(3600);
 /// If the database refuses an outcome, it is written again, up to this many times. After that the lease runs out.
 const MOST_REFUSALS: u32 = 5;
 
-struct Finisher<'a> {
+pub(super) struct Finisher<'a> {
     shared: &'a Shared,
     /// Outcomes of timers that other transactions hold.
     later: Vec<Finish>,
@@ -453,7 +457,21 @@ struct Finisher<'a> {
     cannot_let_go: bool,
 }
 
-impl Finisher<'_> {
+impl<'a> Finisher<'a> {
+    pub(super) fn new(shared: &'a Shared) -> Finisher<'a> {
+        Finisher { shared, later: Vec::new(), cannot_let_go: false }
+    }
+
+    /// Writes outcomes, with those that were left for later, and lets go what their runs have held.
+    pub(super) fn turn(&mut self, mut outcomes: Vec<Finish>) {
+        outcomes.append(&mut self.later);
+        if !outcomes.is_empty() {
+            self.write(outcomes);
+        }
+        let holds = std::mem::take(&mut self.shared.state().to_let_go);
+        self.let_go(holds);
+    }
+
     /// Writes outcomes. If the database cannot be reached, it waits, and the dispatcher extends the leases, if it can. If
     /// the database refuses them together, because a constraint or a trigger of the user's is against one of them, each is
     /// written by itself.

@@ -92,7 +92,7 @@ use crate::failure::{Failure, Retry};
 use crate::handler::{Handler, Tenure};
 use crate::panics::quietly;
 use crate::sight;
-use crate::store::{Finish, Limits, MOST_BYTES, Then};
+use crate::store::{Claim, Finish, Limits, MOST_BYTES, Then};
 use crate::timer::Timer;
 use crate::timers::Opened;
 use tickwheel::Scheduler;
@@ -115,12 +115,15 @@ pub(super) struct Settings {
     pub(super) retry: Retry,
     pub(super) give_up_if: Option<Box<GiveUpIf>>,
     pub(super) time_limit: Duration,
+    pub(super) history: Option<Duration>,
+    pub(super) keep_dead: Option<Duration>,
     pub(super) rules: Option<Box<Rules>>,
     /// `None`: it is printed.
     pub(super) on_error: Option<Box<OnError>>,
     /// `None`: it is printed if errors are.
     pub(super) on_recovery: Option<Box<dyn Fn(Duration) + Send + Sync>>,
     pub(super) on_dead: Option<Box<OnDead>>,
+    pub(super) continues: Option<Box<sight::Continue>>,
 }
 
 impl Default for Settings {
@@ -136,10 +139,13 @@ impl Default for Settings {
             retry: Retry::default(),
             give_up_if: None,
             time_limit: Duration::from_secs(60),
+            history: None,
+            keep_dead: None,
             rules: None,
             on_error: None,
             on_recovery: None,
             on_dead: None,
+            continues: None,
         }
     }
 }
@@ -151,6 +157,9 @@ pub(super) struct Kind {
     pub(super) retry: Option<Retry>,
     pub(super) give_up_if: Option<Box<GiveUpIf>>,
     pub(super) time_limit: Option<Duration>,
+    /// For how long its attempts are kept, and its dead timers.
+    pub(super) history: Option<Duration>,
+    pub(super) keep_dead: Option<Duration>,
     /// How many run at once in this process, if the kind has a bound of its own.
     pub(super) at_most: Option<usize>,
     pub(super) spawn: Option<Arc<Spawn>>,
@@ -213,7 +222,6 @@ pub(super) enum Cause {
 pub(super) struct Job {
     pub(super) kind: usize,
     pub(super) timer: Arc<Timer>,
-    pub(super) woke: SystemTime,
     pub(super) tenure: Arc<Tenure>,
     /// Its handler may have killed a process (ATTEMPT-3).
     pub(super) is_suspected: bool,
@@ -226,14 +234,6 @@ pub(super) struct Held {
     pub(super) timer: Arc<Timer>,
     pub(super) tenure: Arc<Tenure>,
     pub(super) stage: Stage,
-}
-
-impl Held {
-    /// What is to be written of this run.
-    pub(super) fn finish(&self, then: Then) -> Finish {
-        let uncounted = u32::from(!then.counts());
-        Finish { run: self.timer.run(), attempts: self.timer.attempts - uncounted, then }
-    }
 }
 
 /// What a run of a kind with limits holds.
@@ -555,6 +555,15 @@ impl Shared {
         }
     }
 
+    /// Returns a claim of a kind, from its beginning.
+    pub(super) fn claim_of(&self, kind: usize, limit: u32) -> Claim<'_> {
+        let of = &self.kinds[kind];
+        Claim::new(&of.name, &self.name)
+            .limit(limit)
+            .lease(self.settings.lease)
+            .limits(of.has_limits().then_some(of.limits))
+    }
+
     /// How many more timers of a kind may be claimed.
     ///
     /// Quick handlers are claimed ahead of the threads, of a kind among others as far as its share of them says. One whose handler has not ended yet may be slow.
@@ -684,7 +693,7 @@ impl Shared {
                 self.forget(&mut state, fence);
             } else if let Some(held) = state.runs.get_mut(&fence) {
                 held.stage = Stage::Settled;
-                let finish = held.finish(Then::Release);
+                let finish = self.finish(held, Then::Release);
                 self.settle(&mut state, finish);
             }
         }

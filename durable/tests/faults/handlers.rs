@@ -200,7 +200,7 @@ fn end(run: &Run<'_>, gate: Option<&Gate>) {
 /// A worker with both handlers, which looks often, so that nobody waits for the minute's look.
 pub(crate) fn equipped(timers: &Timers, place: &Place, role: &Role) -> WorkerBuilder {
     let retry = Retry::attempts(10_000).gaps(SHORT, 1.0, SHORT);
-    let worker = timers.worker().retry(retry).threads(THREADS).poll_every(POLL);
+    let worker = timers.worker().retry(retry).threads(THREADS).poll_every(POLL).history(PATIENCE);
     let open = || OpenOptions::new().append(true).create(true).open(&place.ledger);
     let ledger = (!place.ledger.is_empty()).then(|| Arc::new(open().expect("it opens")));
     let worker = {

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tickwheel_durable::{
-    Changed, Claim, Claimed, Connection, Existing, Filter, Finish, Listener, Look, NewTimer,
-    Result, RunId, Scheduled, State, Store, Table, Timer, Transacted, Transactions, When, Work,
+    Attempt, Changed, Claim, Claimed, Connection, Existing, Filter, Finish, Listener, Look,
+    NewTimer, Result, RunId, Scheduled, State, Store, Table, Timer, Transacted, Transactions, When,
+    Work,
 };
 
 use super::process::{Gate, Point};
@@ -134,6 +135,10 @@ impl Connection for Held {
             self.gate.pass(Point::AfterCommit);
         }
         Ok(transacted)
+    }
+
+    fn record(&mut self, attempts: &[Attempt]) -> Result<()> {
+        self.inner.record(attempts)
     }
 
     fn counts(&mut self) -> Result<Vec<tickwheel_durable::KindCounts>> {

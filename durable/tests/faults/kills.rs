@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tickwheel::Scheduler;
-use tickwheel_durable::{Filter, State, StopReason, Timer, Timers, Worker};
+use tickwheel_durable::{Filter, HistoryFilter, Outcome, State, StopReason, Timer, Timers, Worker};
 
 use super::common::{PATIENCE, until};
 use super::databases::{Database, client};
@@ -28,6 +28,12 @@ fn survivor(timers: &Timers, place: &Place) -> Worker {
 
 fn get(timers: &Timers, kind: &str, key: &str) -> Option<Timer> {
     timers.get(kind, key).expect("no error")
+}
+
+/// What has become of a timer's attempts, the last first.
+fn past(timers: &Timers, kind: &str, key: &str) -> Vec<Outcome> {
+    let past = timers.history(&HistoryFilter::new().kind(kind).key(key)).expect("a history");
+    past.iter().map(|attempt| attempt.outcome).collect()
 }
 
 /// A point at which a process is killed, and how often its timer's effect exists in the end.
@@ -95,10 +101,21 @@ fn kill_at(timers: &Timers, place: &Place, point: Point, kind: &str, key: &str, 
         ),
         "{kind} {key}: {left:?}"
     );
+    // An outcome and its attempt are both there, or neither is (STORE-10).
+    let failed = [Outcome::Failed];
+    let written = match point {
+        Point::AfterCommit => &[Outcome::Done][..],
+        Point::AfterFinish => &failed,
+        _ => &[],
+    };
+    assert_eq!(past(timers, kind, key), written, "{kind} {key}");
     let worker = survivor(timers, place);
     until("another one has done it", || get(timers, kind, key).is_none());
     // It comes at the end of the lease or of the gap, and not before.
     assert!(timers.now().expect("a time") >= ends.unwrap_or(std::time::UNIX_EPOCH), "{kind} {key}");
+    let past = past(timers, kind, key);
+    assert_eq!(past.iter().filter(|of| **of == Outcome::Done).count(), 1, "{kind} {key}");
+    assert_eq!(past.len(), 1 + usize::from(point == Point::AfterFinish), "{kind} {key}: {past:?}");
     until("it is counted", || worker.stats().running == 0);
     let stats = worker.stats();
     assert_eq!(stats.taken_over, u64::from(running), "{kind} {key}: {stats:?}");
@@ -312,6 +329,8 @@ pub(crate) fn a_payload_that_kills_its_process_is_dead_in_the_end(database: &Dat
     assert!((1..=3).contains(&deaths), "{deaths}");
     assert_eq!(poison.attempts, 3);
     assert!(poison.error.expect("a reason").contains("died"));
+    // Nobody knows how the attempts have ended in which the processes died, and the death is known.
+    assert_eq!(past(&timers, "plain", "poison"), [Outcome::Dead]);
     for n in 0..OTHERS {
         assert_eq!(effects(database, "tx", &n.to_string()), 1);
         let count = effects(database, "plain", &n.to_string());

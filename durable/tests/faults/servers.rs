@@ -770,7 +770,7 @@ fn opening_and_starting_wait_for_room(server: &Server) {
     };
     room(0);
     let begin = Instant::now();
-    is_refused(impatient.open(&url).expect_err("there is no room"), begin);
+    is_refused(impatient.clone().open(&url).expect_err("there is no room"), begin);
     let timers = thread::scope(|scope| {
         let opens = scope.spawn(|| patient.open(&url));
         thread::sleep(Duration::from_millis(100)); // it waits, as time passes

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tickwheel::Scheduler;
 use tickwheel_durable::{
-    Error, Filter, NewTimer, OpenOptions, State, Store, Timer, Timers, Worker, WorkerBuilder,
+    Attempt, Error, Filter, HistoryFilter, NewTimer, OpenOptions, Outcome, State, Store, Timer,
+    Timers, Worker, WorkerBuilder, postgres::Postgres,
 };
 
 use super::common::{Random, until};
@@ -21,10 +22,11 @@ const KILLED: usize = 1;
 
 type Check = (&'static str, fn(&[Server; 3]));
 
-const CHECKS: [Check; 9] = [
+const CHECKS: [Check; 10] = [
     ("homes_in_sql_are_the_same", homes_in_sql_are_the_same),
     ("each_timer_is_on_one_server_and_found_by_its_key", each_timer_is_on_one_server),
     ("lists_and_counts_have_each_timer_once", lists_and_counts_have_each_timer_once),
+    ("histories_have_each_attempt_once", histories_have_each_attempt_once),
     ("a_timer_elsewhere_is_found_where_it_is", a_timer_elsewhere_is_found_where_it_is),
     (
         "a_search_waits_for_no_store_that_it_need_not_ask",
@@ -195,6 +197,58 @@ fn lists_and_counts_have_each_timer_once(servers: &[Server; 3]) {
         ["b", "B", "a-b", "ab"].map(|kind| timers.requeue_all(kind, HOUR).expect("done"));
     assert_eq!(requeued.iter().sum::<u64>(), dead);
     assert_eq!(timers.list(&Filter::new().state(State::Dead)).expect("a list"), []);
+}
+
+/// The starts and the numbers are the same on all servers.
+fn histories_have_each_attempt_once(servers: &[Server; 3]) {
+    const EACH: u64 = 40;
+    let databases = schemas(servers);
+    let timers = open(&databases);
+    let now = timers.now().expect("a time");
+    for (number, database) in databases.iter().enumerate() {
+        let store = Postgres::new(&database.address()).expect("an address");
+        let attempts = (0..EACH).zip(0..).map(|(n, fence): (u64, i64)| {
+            let started = now - Duration::from_secs(60 + n / 4);
+            let mut attempt =
+                Attempt::new("mail", n.to_string(), started, fence / 2, Outcome::Done);
+            attempt.started -= Duration::from_micros(n % 2); // its number and its start are its own
+            attempt.late = Duration::from_millis(number as u64);
+            attempt
+        });
+        let attempts: Vec<_> = attempts.collect();
+        store.connect().expect("it connects").record(&attempts).expect("written");
+    }
+    let place = |of: &Attempt| (std::cmp::Reverse((of.started, of.id)), of.shard);
+    for limit in [1, 7, 50, 1000] {
+        let mut filter = HistoryFilter::new().limit(limit);
+        let mut seen = Vec::new();
+        loop {
+            let page = timers.history(&filter).expect("a page");
+            let Some(last) = page.last() else { break };
+            filter = filter.before(last);
+            seen.extend(page);
+        }
+        assert_eq!(seen.len() as u64, 3 * EACH, "{limit}");
+        assert!(seen.iter().map(place).is_sorted_by(|a, b| a < b), "{limit}");
+    }
+    let paces = timers.pace(HOUR, HOUR).expect("a pace");
+    assert_eq!(paces.iter().map(|of| of.done).sum::<u64>(), 3 * EACH);
+    for pace in &paces {
+        assert!((pace.late.as_micros(), pace.max_late.as_millis()) == (1000, 2), "{pace:?}");
+    }
+    assert_eq!(timers.shards()[2].history(&HistoryFilter::new()).expect("one").len() as u64, EACH);
+    assert_eq!(timers.purge_history(now).expect("removed"), 3 * EACH);
+
+    let new = |n: u64| NewTimer::new("mail", format!("a/{n}"), HOUR + Duration::from_secs(n));
+    timers.schedule_all(&(0..EACH).map(new).collect::<Vec<_>>()).expect("scheduled");
+    let first = Filter::new().kind("mail").key_prefix("a/").limit(10);
+    let shown = timers.list(&first).expect("a list");
+    assert_eq!(timers.cancel_all(&first).expect("no error"), 10);
+    let is_gone = |of: &Timer| timers.get(&of.kind, &of.key).expect("no error").is_none();
+    assert!(shown.iter().all(is_gone), "what is listed is what is cancelled");
+    let on_one = timers.shards()[2].list(&Filter::new()).expect("a list").len() as u64;
+    assert_eq!(timers.shards()[2].cancel_all(&Filter::new()).expect("no error"), on_one);
+    assert_eq!(timers.cancel_all(&Filter::new()).expect("no error"), EACH - 10 - on_one);
 }
 
 /// Because a transaction of its caller chose the server, or the list was shorter when it was scheduled.

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tickwheel::Scheduler;
 use tickwheel_durable::{
-    Claim, Connection, Existing, Filter, Finish, Limits, NewTimer, State, Store, Then, Timers,
-    When, Worker, postgres::Postgres,
+    Attempt, Claim, Connection, Existing, Filter, Finish, HistoryFilter, Limits, NewTimer, Outcome,
+    Purge, State, Store, Then, Timers, When, Worker, postgres::Postgres,
 };
 
 use super::common::{PATIENCE, until};
@@ -24,6 +24,16 @@ fn put(database: &Database<'_>, name: &str, count: u32, ago: &str) {
         "INSERT INTO tickwheel_timers (kind, key, due)
         SELECT 'mail', '{name} ' || n, now() - interval '{ago}' + n * interval '1 millisecond'
         FROM generate_series(1, {count}) n; ANALYZE tickwheel_timers"
+    ));
+}
+
+/// Puts in as many attempts, of which each three hundredth has failed.
+fn put_past(database: &Database<'_>, name: &str, count: u32, ago: &str) {
+    database.execute(&format!(
+        "INSERT INTO tickwheel_history (kind, key, due, started, late_us, took_us, attempt, fence, outcome, worker)
+        SELECT 'mail', '{name} ' || n % 1000, now(), now() - interval '{ago}' + n * interval '1 millisecond', 0, 0, 1, n,
+            CASE n % 300 WHEN 0 THEN 'failed' ELSE 'done' END, 'me'
+        FROM generate_series(1, {count}) n; ANALYZE tickwheel_history"
     ));
 }
 
@@ -358,6 +368,77 @@ fn statements() -> Vec<Statement> {
     ]
 }
 
+/// The same of what is about the past, and of many timers.
+fn statements_about_the_past() -> Vec<Statement> {
+    vec![
+        (
+            "claim, and each outcome with its attempt",
+            900,
+            Box::new(move |of| {
+                let claim = Claim::new("mail", "me").limit(4).lease(HOUR * 9);
+                let claimed = of.claim(&claim).expect("a claim");
+                let (retry, error, key) =
+                    (None, Some("x".to_owned()), format!("{:?}@", claimed.now));
+                let thens = [
+                    Then::Done,
+                    Then::Retry(HOUR * 99, "x".to_owned()),
+                    Then::Split { next: SystemTime::now() + HOUR, key, retry, error },
+                    Then::Dead("x".to_owned()),
+                ];
+                let finishes = claimed.timers.iter().zip(thens).map(|(of, then)| {
+                    let (of, started) = (&of.timer, claimed.now);
+                    let record =
+                        Attempt::new("mail", of.key.clone(), started, of.fence, Outcome::Done);
+                    Finish::new(of.run(), 1, then).record(Some(record))
+                });
+                let finishes: Vec<_> = finishes.collect();
+                assert_eq!(of.finish(&finishes).expect("written").changed.len(), finishes.len());
+            }),
+        ),
+        (
+            "to change a payload, and to cancel a page",
+            400,
+            Box::new(|of| {
+                let page = of.list(&Filter::new().kind("mail").limit(20)).expect("a list");
+                let key = &page[10].key;
+                _ = of.set_payload("mail", key, b"new").expect("no error");
+                let few = Filter::new().kind("mail").state(State::Waiting).limit(3);
+                assert_eq!(of.cancel_all(&few).expect("no error"), 3);
+                of.cancel_all(&few.state(State::Dead)).expect("no error");
+            }),
+        ),
+        (
+            "history of all, of a timer, of failures, and a page",
+            400,
+            Box::new(|of| {
+                let all = HistoryFilter::new().limit(20);
+                let page = of.history(&all).expect("a history");
+                assert_eq!(of.history(&all.clone().before(&page[19])).expect("a page").len(), 20);
+                let of_timer = all.clone().kind("mail").key(page[0].key.as_str());
+                assert!(!of.history(&of_timer).expect("a history").is_empty());
+                let failed = all.clone().outcome(Outcome::Failed);
+                assert!(!of.history(&failed).expect("a history").is_empty());
+                of.history(&failed.kind("mail")).expect("a history");
+                of.history(&all.since(SystemTime::now())).expect("a history");
+                of.pace(Duration::from_secs(1), HOUR).expect("a pace");
+            }),
+        ),
+        (
+            "to remove a batch of the oldest attempts, and of the dead",
+            2500,
+            Box::new(|of| {
+                let before = SystemTime::now() - HOUR;
+                let mut purge = Purge::new(Some("mail"), before);
+                purge.limit = 100;
+                of.purge_history(&purge).expect("no error");
+                purge.kind = None;
+                of.purge_history(&purge).expect("no error");
+                of.purge_dead("mail", HOUR, i64::MIN, 100).expect("no error");
+            }),
+        ),
+    ]
+}
+
 /// Each statement, on a connection that has known the table when it was empty, reads a few pages of a table that has grown.
 pub(crate) fn no_statement_reads_the_whole_table(database: &Database<'_>) {
     const TIMES: i64 = 8;
@@ -366,12 +447,15 @@ pub(crate) fn no_statement_reads_the_whole_table(database: &Database<'_>) {
     config.application_name("tickwheel");
     let store = Postgres::with_connector(move || config.connect(::postgres::NoTls));
     let mut statements = statements();
-    let read = "SELECT (heap_blks_hit + heap_blks_read + idx_blks_hit + idx_blks_read)::bigint
-        FROM pg_statio_user_tables WHERE relid = 'tickwheel_timers'::regclass";
-    let whole = "SELECT seq_scan::bigint FROM pg_stat_user_tables WHERE relid = 'tickwheel_timers'::regclass";
+    statements.extend(statements_about_the_past());
+    let read = "SELECT sum(heap_blks_hit + heap_blks_read + idx_blks_hit + idx_blks_read)::bigint
+        FROM pg_statio_user_tables WHERE relid IN ('tickwheel_timers'::regclass, 'tickwheel_history'::regclass)";
+    let whole = "SELECT sum(seq_scan)::bigint FROM pg_stat_user_tables
+        WHERE relid IN ('tickwheel_timers'::regclass, 'tickwheel_history'::regclass)";
     let mut connections: Vec<_> =
         statements.iter().map(|_| store.connect().expect("it connects")).collect();
     put(database, "small", 300, "1 day");
+    put_past(database, "small", 300, "1 day");
     for (connection, (_, _, statement)) in connections.iter_mut().zip(&mut statements) {
         (0..6).for_each(|_| statement(&mut **connection));
     }
@@ -379,6 +463,8 @@ pub(crate) fn no_statement_reads_the_whole_table(database: &Database<'_>) {
     database.execute("ALTER TABLE tickwheel_timers SET (autovacuum_enabled = off)");
     put(database, "overdue", 50_000, "2 days");
     put(database, "pending", 50_000, "-1 day");
+    database.execute("ALTER TABLE tickwheel_history SET (autovacuum_enabled = off)");
+    put_past(database, "large", 100_000, "2 days");
     drop(connections);
     until_sessions_have_ended(database);
     for (name, most, statement) in &mut statements {

@@ -46,6 +46,10 @@ const CHECKS: &[Check] = &[
         "workers_of_both_versions_live_through_an_upgrade",
         upgrade::workers_of_both_versions_live_through_an_upgrade,
     ),
+    (
+        "workers_of_version_6_live_through_an_upgrade",
+        upgrade::workers_of_version_6_live_through_an_upgrade,
+    ),
     ("a_drain_does_not_walk_over_what_is_done", drain::a_drain_does_not_walk_over_what_is_done),
     ("what_commits_late_is_not_missed", drain::what_commits_late_is_not_missed),
     (

@@ -4,7 +4,9 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use tickwheel::Scheduler;
-use tickwheel_durable::{Error, Existing, NewTimer, Table, Timers, postgres::within};
+use tickwheel_durable::{
+    Error, Existing, HistoryFilter, NewTimer, Table, Timers, postgres::within,
+};
 
 use super::common::{PATIENCE, until};
 use super::databases::{Database, client};
@@ -154,11 +156,12 @@ pub(crate) fn roles_have_what_they_need_and_no_more(database: &Database<'_>) {
     let (tell, told) = mpsc::channel();
     let worker = timers.worker().handle("mail", move |run| Ok(tell.send(run.key().to_owned())?));
     let worker = worker.at_most_in_all(2).rate(100, Duration::from_secs(1)).serial_by('/');
+    let worker = worker.history(PATIENCE).keep_dead(PATIENCE);
     let worker = worker.poll_every(PATIENCE).start(Scheduler::global()).expect("it starts");
     let mut other = client(&url(&schedules));
     other
         .batch_execute(
-            "SELECT tickwheel_schedule('mail', '1'); SELECT tickwheel_schedule('mail', '2', after => '1 hour');
+            "SELECT tickwheel_schedule('mail', '1', trace => 'from SQL'); SELECT tickwheel_schedule('mail', '2', after => '1 hour');
              SELECT tickwheel_schedule('mail', '2'); SELECT tickwheel_reset('mail', '2', after => '1 hour');
              SELECT tickwheel_get('mail', '2'); SELECT tickwheel_cancel('mail', '2');
              SELECT tickwheel_schedule_many(ARRAY['mail'], ARRAY['3'])",
@@ -173,6 +176,7 @@ pub(crate) fn roles_have_what_they_need_and_no_more(database: &Database<'_>) {
         (&schedules, "SELECT nextval('tickwheel_fence')"),
         (&schedules, "UPDATE tickwheel_schema SET version = 9"),
         (&schedules, "TRUNCATE tickwheel_timers"),
+        (&schedules, "SELECT FROM tickwheel_history"),
         (&works, "UPDATE tickwheel_schema SET version = 9"),
         (&works, "DROP TABLE tickwheel_timers"),
         (
@@ -187,7 +191,17 @@ pub(crate) fn roles_have_what_they_need_and_no_more(database: &Database<'_>) {
             "{forbidden}"
         );
     }
+    let past = || timers.history(&HistoryFilter::new().kind("mail").key("1")).expect("a history");
+    until("it is in the history", || !past().is_empty());
+    assert_eq!(past()[0].trace.as_deref(), Some("from SQL"));
     assert!(worker.stop(PATIENCE));
+    // One that is to keep a history, and may not, says so at once.
+    let of_history = format!("ALL ON {name}.tickwheel_history");
+    owner.batch_execute(&format!("REVOKE {of_history} FROM {works}")).expect("revoked");
+    let worker = timers.worker().handle("mail", |_| Ok(())).history(PATIENCE);
+    let refused = worker.start(Scheduler::global()).expect_err("it lacks a right").to_string();
+    assert!(refused.contains("`The roles`") && refused.contains("history"), "{refused}");
+    owner.batch_execute(&format!("GRANT {of_history} TO {works}")).expect("granted");
     // A role that has not got the rights of a later version works without turns, and says so.
     owner
         .batch_execute(&format!("REVOKE ALL ON {name}.tickwheel_workers FROM {works}"))

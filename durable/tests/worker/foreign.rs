@@ -143,4 +143,7 @@ fn a_foreign_type_of_transaction_needs_nothing_of_this_crate() {
         let error = limited.start(Scheduler::global()).expect_err("this store keeps no limits");
         assert!(error.to_string().contains("Store::has_limits"), "{error}");
     }
+    let worker = timers.worker().handle("mail", |_| Ok(())).history(PATIENCE);
+    let error = worker.start(Scheduler::global()).expect_err("this store keeps no history");
+    assert!(error.to_string().contains("keeps no history"), "{error}");
 }

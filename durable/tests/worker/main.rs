@@ -10,12 +10,14 @@ mod cron;
 #[path = "../common/databases.rs"]
 mod databases;
 mod foreign;
+mod history;
 mod in_tokio_postgres;
 mod runs;
 #[path = "../common/server.rs"]
 mod server;
 mod sight;
 mod tenants;
+mod virtual_time;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -35,6 +37,10 @@ use cron::{
     the_first_time_is_by_the_clock_of_the_database, what_was_missed_runs_as_the_policy_says,
 };
 use databases::{Database, client};
+use history::{
+    a_completion_writes_its_attempt, a_history_has_each_attempt, futures_see_the_history,
+    what_is_too_old_goes_while_the_worker_runs, whoever_schedules_has_its_trace_in_the_run,
+};
 use runs::{
     a_cancel_reaches_a_run_within_a_second, a_failure_may_be_given_up,
     a_handler_that_hangs_raises_an_alarm, a_run_that_has_completed_itself_is_not_cancelled,
@@ -1327,6 +1333,11 @@ fn a_worker_says_whether_it_runs_and_why_not(database: &Database<'_>) {
 
 on_both! {
     "worker":
+    a_history_has_each_attempt,
+    a_completion_writes_its_attempt,
+    what_is_too_old_goes_while_the_worker_runs,
+    whoever_schedules_has_its_trace_in_the_run,
+    futures_see_the_history,
     what_is_due_runs_once_and_is_gone,
     timers_of_other_processes_come_on_time,
     each_timer_of_a_batch_comes_on_time,

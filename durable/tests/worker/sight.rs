@@ -77,11 +77,23 @@ fn spans_events_and_metrics_tell_what_a_worker_does() {
             _ => Err(Failure::new("no luck")),
         })
         .retry(retry)
+        .continue_trace({
+            let heard = ear.0.clone();
+            move |trace, span| {
+                let line = format!(
+                    "continues {trace} {KIND} {:?}",
+                    span.metadata().map(tracing::Metadata::name)
+                );
+                heard.lock().expect("no panic").push(line);
+                assert_eq!(trace, "00-good", "a panic of the hook does no harm");
+            }
+        })
         .on_error(|_| {})
         .start(Scheduler::global())
         .expect("it starts");
-    timers.schedule(&NewTimer::new(KIND, "good", Duration::ZERO)).expect("scheduled");
-    timers.schedule(&NewTimer::new(KIND, "bad", Duration::ZERO)).expect("scheduled");
+    let new = |key: &str| NewTimer::new(KIND, key, Duration::ZERO);
+    timers.schedule(&new("good").trace("00-good")).expect("scheduled");
+    timers.schedule(&new("bad").trace("00-bad")).expect("scheduled");
     timers.schedule(&NewTimer::new(KIND, "far", Duration::from_secs(60))).expect("scheduled");
     timers.schedule(&NewTimer::new(KIND, "put off", Duration::ZERO)).expect("scheduled");
     let hangs = NewTimer::new(KIND, "hangs", Duration::ZERO).time_limit(Duration::from_millis(9));
@@ -105,7 +117,8 @@ fn spans_events_and_metrics_tell_what_a_worker_does() {
             heard.iter().filter(|line| parts.iter().all(|part| line.contains(part))).count();
         assert_eq!(found, 1, "{parts:?} in {heard:#?}");
     };
-    has(&["span tickwheel.timer", "key=\"good\"", "attempt=1", "fence="]);
+    has(&["span tickwheel.timer", "key=\"good\"", "attempt=1", "fence=", "trace=\"00-good\""]);
+    has(&["continues 00-good", "Some(\"tickwheel.timer\")"]);
     has(&["span tickwheel.timer", "key=\"bad\"", "attempt=2"]);
     has(&["WARN", "is tried again", "key=\"bad\"", "attempt=1", "reason=\"no luck\""]);
     has(&["ERROR", "is dead", "key=\"bad\"", "attempt=2"]);
