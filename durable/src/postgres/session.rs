@@ -27,6 +27,10 @@ use crate::timer::{Filter, KindCounts, NewTimer, Scheduled, State, Timer, When};
 const STALE: Duration = Duration::from_secs(1);
 
 /// Joins the timer of each `run`, if it still is that run's, and locks it, unless somebody else has.
+///
+/// What is locked is then found again by its place in the table, `ctid`, and not by its number: when the server has counted the rows of
+/// the table last while it was empty, it would compare each of them with each that is locked. A row that was moved between the beginning
+/// of the statement and the lock is not seen at its new place, and so it is left out, as one that somebody else has locked.
 macro_rules! locked {
     () => {
         " JOIN tickwheel_timers t ON t.id = run.id AND t.fence = run.fence AND t.state = 'running'
@@ -269,7 +273,7 @@ impl<L: Link> Connection for Session<L> {
         const SQL: &str = concat!(
             "WITH clock AS MATERIALIZED (SELECT tickwheel_now() AS now, oldest FROM tickwheel_schema),
             due AS (
-                SELECT id, wake, state, octet_length(payload) AS bytes FROM tickwheel_timers
+                SELECT ctid AS at, id, wake, state, octet_length(payload) AS bytes FROM tickwheel_timers
                 WHERE kind = $1 AND wake <= (SELECT now FROM clock) AND (SELECT oldest FROM clock) <= $5
                     AND (wake, id) > (coalesce($7::timestamptz, '-infinity'), coalesce($8::bigint, 0))
                 ORDER BY wake, id LIMIT $2 FOR UPDATE SKIP LOCKED),
@@ -288,11 +292,12 @@ impl<L: Link> Connection for Session<L> {
                     held_until = tickwheel_now() + $4::float8 * interval '1 millisecond',
                     error = CASE WHEN chosen.state = 'running' THEN 'the lease of worker ' || coalesce(t.owner, 'unknown')
                         || ' ended: it died, hung, or lost the database' ELSE t.error END
-                FROM chosen WHERE t.id = chosen.id
+                FROM chosen WHERE t.ctid = chosen.at
                 RETURNING ",
             columns!("t."),
             ", chosen.wake AS woke, chosen.state AS before)
-            SELECT clock.now, clock.oldest, counted.chosen < counted.due OR counted.due = $2 AS more,
+            SELECT clock.now, clock.oldest, counted.chosen < counted.due OR counted.due = $2
+                    OR (SELECT count(*) FROM taken) < counted.chosen AS more,
                 CASE WHEN counted.chosen = counted.due AND counted.due < $2 THEN (SELECT wake FROM tickwheel_timers
                     WHERE kind = $1 AND wake > (SELECT now FROM clock) AND wake < 'infinity' AND state = 'waiting'
                     ORDER BY wake LIMIT 1) END AS next,
@@ -338,11 +343,11 @@ impl<L: Link> Connection for Session<L> {
 
     fn start_all(&mut self, starts: &[(RunId, u32)]) -> Result<Changed> {
         const SQL: &str = concat!(
-            "WITH mine AS (SELECT t.id, run.attempts
+            "WITH mine AS (SELECT t.ctid AS at, run.attempts
                 FROM unnest($1::bigint[], $2::bigint[], $3::integer[]) AS run (id, fence, attempts)",
             locked!(),
             ") UPDATE tickwheel_timers t SET attempts = mine.attempts
-            FROM mine WHERE t.id = mine.id RETURNING t.fence"
+            FROM mine WHERE t.ctid = mine.at RETURNING t.fence"
         );
         let attempts: HashMap<i64, u32> =
             starts.iter().map(|(run, attempts)| (run.fence, *attempts)).collect();
@@ -357,10 +362,10 @@ impl<L: Link> Connection for Session<L> {
 
     fn extend(&mut self, runs: &[RunId], lease: Duration) -> Result<Changed> {
         const SQL: &str = concat!(
-            "WITH mine AS (SELECT t.id FROM unnest($1::bigint[], $2::bigint[]) AS run (id, fence)",
+            "WITH mine AS (SELECT t.ctid AS at FROM unnest($1::bigint[], $2::bigint[]) AS run (id, fence)",
             locked!(),
             ") UPDATE tickwheel_timers t SET held_until = tickwheel_now() + $3::float8 * interval '1 millisecond'
-            FROM mine WHERE t.id = mine.id RETURNING t.fence"
+            FROM mine WHERE t.ctid = mine.at RETURNING t.fence"
         );
         self.table().try_again(runs.to_vec(), |table, runs| {
             let (ids, fences) = ids_and_fences(runs);
@@ -375,15 +380,15 @@ impl<L: Link> Connection for Session<L> {
 
     fn hold(&mut self, fences: &[i64], lease: Duration) -> Result<Vec<i64>> {
         let sql = "UPDATE tickwheel_holds SET until = tickwheel_now() + $2::float8 * interval '1 millisecond'
-            WHERE fence IN (SELECT fence FROM tickwheel_holds WHERE fence = ANY ($1::bigint[]) ORDER BY fence FOR UPDATE)
-            RETURNING fence"; // in one order (PG-2)
+            WHERE fence = ANY (ARRAY(SELECT fence FROM tickwheel_holds WHERE fence = ANY ($1::bigint[]) ORDER BY fence FOR UPDATE))
+            RETURNING fence"; // in one order (PG-2), and with the index in any case
         fences_in(&self.patient().query(sql, &[&fences.to_vec(), &for_interval(lease)])?)
     }
 
     /// It is not awaited that this is on the disk. After a crash, a hold that is there again ends by itself.
     fn let_go(&mut self, fences: &[i64]) -> Result<()> {
         let sql = "DELETE FROM tickwheel_holds
-            WHERE fence IN (SELECT fence FROM tickwheel_holds WHERE fence = ANY ($1::bigint[]) ORDER BY fence FOR UPDATE)
+            WHERE fence = ANY (ARRAY(SELECT fence FROM tickwheel_holds WHERE fence = ANY ($1::bigint[]) ORDER BY fence FOR UPDATE))
             AND (SELECT set_config('synchronous_commit', 'off', true)) IS NOT NULL";
         self.patient().query(sql, &[&fences.to_vec()]).map(drop)
     }
@@ -629,11 +634,11 @@ impl<C: Sql> Within<'_, C> {
         macro_rules! remove {
             ($runs:literal) => {
                 concat!(
-                    "WITH mine AS (SELECT t.id FROM ",
+                    "WITH mine AS (SELECT t.ctid AS at FROM ",
                     $runs,
                     " AS run (id, fence)",
                     locked!(),
-                    ") DELETE FROM tickwheel_timers t USING mine WHERE t.id = mine.id RETURNING t.fence"
+                    ") DELETE FROM tickwheel_timers t USING mine WHERE t.ctid = mine.at RETURNING t.fence"
                 )
             };
         }
@@ -703,7 +708,7 @@ macro_rules! runs {
     ($values:literal) => {
         concat!(
             "WITH mine AS (
-                SELECT run.*, t.kind, t.key, t.payload, t.due, t.max_attempts, t.time_limit_ms, t.trace,
+                SELECT t.ctid AS at, run.*, t.kind, t.key, t.payload, t.due, t.max_attempts, t.time_limit_ms, t.trace,
                     CASE WHEN run.gap_ms IS NULL THEN run.new_error ELSE coalesce(run.new_error, t.error) END AS own_error
                 FROM unnest(",
             $values,
@@ -717,15 +722,10 @@ macro_rules! runs {
             "$1::bigint[], $2::bigint[], $3::text[], $4::timestamptz[], $5::float8[], $6::text[], $7::integer[], $8::text[]"
         )
     };
-    // Behind the columns of their rows in the history, which are put in for those of them that are changed (STORE-10).
+    // Behind the columns of their rows in the history.
     (with_past) => {
-        concat!(
-            runs!(
-                "$13::bigint[], $14::bigint[], $15::text[], $16::timestamptz[], $17::float8[], $18::text[], $19::integer[], $20::text[]"
-            ),
-            ", past AS (",
-            put_in!(" JOIN mine ON mine.fence = past.fence"),
-            ")"
+        runs!(
+            "$13::bigint[], $14::bigint[], $15::text[], $16::timestamptz[], $17::float8[], $18::text[], $19::integer[], $20::text[]"
         )
     };
 }
@@ -734,7 +734,7 @@ macro_rules! runs {
 /// trigger tells the other workers of it. What is put off has a gap and no error, and keeps the one that it had.
 macro_rules! change {
     () => {
-        " UPDATE tickwheel_timers t SET
+        ", changed AS (UPDATE tickwheel_timers t SET
             state = mine.new_state,
             due = coalesce(mine.new_due, t.due),
             held_until = CASE WHEN mine.new_state = 'dead' THEN 'infinity'
@@ -744,7 +744,14 @@ macro_rules! change {
                 THEN 0 ELSE t.fence END,
             owner = NULL,
             error = CASE WHEN mine.new_due IS NULL THEN mine.own_error ELSE mine.new_error END
-        FROM mine WHERE t.id = mine.id RETURNING mine.fence"
+        FROM mine WHERE t.ctid = mine.at RETURNING mine.*)"
+    };
+}
+
+/// Rows of the history, of those runs that are changed (STORE-10).
+macro_rules! past {
+    () => {
+        concat!(", past AS (", put_in!(" JOIN changed ON changed.fence = past.fence"), ")")
     };
 }
 
@@ -757,27 +764,33 @@ macro_rules! own {
             SELECT kind, new_key, payload, due, max_attempts, time_limit_ms, trace,
                 CASE WHEN gap_ms IS NULL THEN 'dead' ELSE 'waiting' END, new_attempts,
                 CASE WHEN gap_ms IS NULL THEN 'infinity' ELSE tickwheel_now() + gap_ms * interval '1 millisecond' END,
-                own_error FROM mine
+                own_error FROM changed
             ON CONFLICT (kind, key) DO NOTHING)"
     };
 }
 
-const CHANGE: &str = concat!(runs!(), change!());
-const SPLIT: &str = concat!(runs!(), own!(), change!());
+/// Each selects the fencing numbers of the runs that are changed.
+const CHANGE: &str = concat!(runs!(), change!(), " SELECT fence FROM changed");
+const SPLIT: &str = concat!(runs!(), change!(), own!(), " SELECT fence FROM changed");
 
 /// The same with a history. A run that leaves its series takes its attempts along (HISTORY-3). They began when it was due, by clocks
 /// that may be apart, or later.
-const PAST_CHANGE: &str = concat!(runs!(with_past), change!());
+const PAST_CHANGE: &str =
+    concat!(runs!(with_past), change!(), past!(), " SELECT fence FROM changed");
 const PAST_DONE: &str = concat!(
     runs!(with_past),
-    " DELETE FROM tickwheel_timers t USING mine WHERE t.id = mine.id RETURNING t.fence"
+    ", changed AS (DELETE FROM tickwheel_timers t USING mine WHERE t.ctid = mine.at RETURNING mine.*)",
+    past!(),
+    " SELECT fence FROM changed"
 );
 const PAST_SPLIT: &str = concat!(
     runs!(with_past),
+    change!(),
+    past!(),
     own!(),
-    ", taken_along AS (UPDATE tickwheel_history h SET key = mine.new_key FROM mine
-        WHERE h.kind = mine.kind AND h.key = mine.key AND h.started >= mine.due - interval '1 hour' AND h.due = mine.due)",
-    change!()
+    ", taken_along AS (UPDATE tickwheel_history h SET key = changed.new_key FROM changed
+        WHERE h.kind = changed.kind AND h.key = changed.key AND h.started >= changed.due - interval '1 hour' AND h.due = changed.due)",
+    " SELECT fence FROM changed"
 );
 
 /// Returns an error if another process has made the tables too new: the second column is the oldest version that works.

@@ -93,6 +93,46 @@ fn until_sessions_have_ended(database: &Database<'_>) {
     });
 }
 
+/// The server has vacuumed the table while it was empty, and believes that it is. A burst that comes then is worked off about as fast
+/// as one of which the server knows, with limits and without. Most of what is in the table is not due yet.
+pub(crate) fn a_burst_into_a_table_that_was_empty_is_quick(database: &Database<'_>) {
+    const BURST: u32 = 3000;
+    let timers = database.open();
+    database.execute("ALTER TABLE tickwheel_timers SET (autovacuum_enabled = off)");
+    put(database, "before", 200, "-1 day");
+    let took = |is_known: bool, has_limits: bool| {
+        // One statement by itself, because it cannot be in a transaction.
+        database.execute("DELETE FROM tickwheel_timers");
+        database.execute("VACUUM (TRUNCATE OFF) tickwheel_timers");
+        let counted = "SELECT (reltuples + relpages * 1000000)::bigint FROM pg_class WHERE oid = 'tickwheel_timers'::regclass";
+        let counted = database.number(counted);
+        assert!(counted > 0 && counted % 1_000_000 == 0, "some pages and no rows: {counted}");
+        let worker = timers.worker().handle("mail", |_| Ok(()));
+        let worker = if has_limits { worker.at_most_in_all(100_000).at_most(200) } else { worker };
+        database.execute(&format!(
+            "INSERT INTO tickwheel_timers (kind, key, due)
+            SELECT 'mail', n, now() + CASE WHEN n > {BURST} THEN interval '1 day' ELSE interval '-1 hour' END
+            FROM generate_series(1, {BURST} * 10) n"
+        ));
+        if is_known {
+            database.execute("ANALYZE tickwheel_timers");
+        }
+        let begin = Instant::now();
+        let worker = worker.start(&Scheduler::new()).expect("it starts");
+        until("all are done", || worker.stats().done == u64::from(BURST));
+        let took = begin.elapsed();
+        assert!(worker.stop(PATIENCE));
+        took
+    };
+    for has_limits in [false, true] {
+        let (known, unknown) = (took(true, has_limits), took(false, has_limits));
+        say(&format!(
+            "sql, a burst of {BURST}, limits: {has_limits}: {known:?}, and {unknown:?} after a vacuum of the empty table"
+        ));
+        assert!(unknown < known * 4 + Duration::from_secs(2), "{known:?} and {unknown:?}");
+    }
+}
+
 // ----- what comes below the floor ------------------------------------------------------------
 
 /// A worker that always has something to claim, so that it has a floor, and how late others than these ran, by its clock.

@@ -51,6 +51,10 @@ const CHECKS: &[Check] = &[
         upgrade::workers_of_version_6_live_through_an_upgrade,
     ),
     ("a_drain_does_not_walk_over_what_is_done", drain::a_drain_does_not_walk_over_what_is_done),
+    (
+        "a_burst_into_a_table_that_was_empty_is_quick",
+        drain::a_burst_into_a_table_that_was_empty_is_quick,
+    ),
     ("what_commits_late_is_not_missed", drain::what_commits_late_is_not_missed),
     (
         "what_is_moved_below_the_floor_comes_at_once",
