@@ -47,6 +47,10 @@ def durable(*names):
     return TESTS + ["-p", "tickwheel-durable"] + [part for name in names for part in ("--test", name)]
 
 
+def durable_web(*parts):
+    return TESTS + ["-p", "tickwheel-durable-web", *parts]
+
+
 def durable_unit(name):
     return TESTS + ["-p", "tickwheel-durable", "--lib", name]
 
@@ -1195,6 +1199,20 @@ MUTATIONS = [
     ("cli: a bench that is interrupted leaves its timers", "durable/cli/src/bench.rs",
      "let measured = measure(timers, &kind, of);",
      "let measured = Ok::<_, Problem>(measure(timers, &kind, of)?);", cli("live::a_bench")),
+    # The page for operators of durable timers
+    ("a text of a timer that is not escaped", "durable/web/src/html.rs",
+     """'<' => self.into.push_str("&lt;"),""", """'<' => self.into.push('<'),""",
+     durable_web("--test", "page", "--", "with_sqlite::hostile")),
+    ("a view without a login", "durable/web/src/service.rs",
+     "(Method::GET | Method::HEAD, None) => visit.locked(None, visit.query),",
+     "(Method::GET | Method::HEAD, None) => visit.show().await,", durable_web("--lib", "service::")),
+    ("a form without its code", "durable/web/src/access.rs",
+     "let is_ours = match (&login.form, code) {", "let is_ours = code.is_none() || match (&login.form, code) {",
+     durable_web("--test", "page", "--", "a_form_of_another_site")),
+    ("an answer that leads to another site", "durable/web/src/link.rs",
+     """        format!(
+            "?{}",""", """        format!(
+            "{}",""", durable_web("--lib", "link::")),
 ]
 
 

@@ -128,6 +128,8 @@
 //!
 //! ## Sight
 //!
+//! `tickwheel-durable-web` is a page for operators, on which timers are also cancelled, moved and requeued.
+//!
 //! [`Timers::counts`] counts by kind and state, and tells the lag: how long ago the oldest was due that is not done.
 //! [`Worker::stats`] tells what one worker has done, [`Worker::is_running`] and [`Worker::stop_reason`] whether it still runs
 //! and why not. [`WorkerBuilder::on_dead`] is told of timers that die, and [`WorkerBuilder::on_error`] of everything that
@@ -457,6 +459,7 @@
 //! | Quartz: `MISFIRE_INSTRUCTION_DO_NOTHING`, `.._FIRE_ONCE_NOW`, `.._IGNORE_MISFIRE_POLICY`; graphile-worker: `backfill` | `cron::Missed`: `Skip`, `Once`, `All`. Of a series with a period, runs that were missed are skipped, and one that is late runs at once |
 //! | Sidekiq's retries and dead set | [`Retry`], [`State::Dead`], [`Timers::requeue`] |
 //! | Sidekiq's death handlers | [`WorkerBuilder::on_dead`] |
+//! | River UI, Oban Web, Sidekiq's `Web` | the package `tickwheel-durable-web` |
 //! | completed and discarded jobs of River and Oban, `recent_jobs`; Oban's `Pruner`, River's `CompletedJobRetentionPeriod` and `DiscardedJobRetentionPeriod`, Sidekiq's `dead_timeout_in_seconds` | [`Timers::history`], [`WorkerBuilder::history`], [`WorkerBuilder::keep_dead`] |
 //! | Oban's `cancel_all_jobs` | [`Timers::cancel_all`] |
 //! | OpenTelemetry for Oban and River, `sidekiq-opentelemetry` | [`OpenOptions::trace_with`], [`Run::trace`] |

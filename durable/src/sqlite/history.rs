@@ -89,7 +89,12 @@ impl Within<'_> {
     }
 
     fn history_of(&self, kind: &str, filter: &HistoryFilter) -> Result<Vec<Attempt>> {
-        let mut sql = "SELECT * FROM tickwheel_history WHERE kind = ?".to_owned();
+        let mut sql = "SELECT * FROM tickwheel_history".to_owned();
+        if filter.key.is_some() {
+            // SQLite would read all attempts of the kind, because they are in the order that is asked for.
+            sql += " INDEXED BY tickwheel_history_key";
+        }
+        sql += " WHERE kind = ?";
         let mut values: Vec<Value> = vec![kind.to_owned().into()];
         if let Some(key) = &filter.key {
             sql += " AND key = ?";

@@ -175,6 +175,11 @@ fn named_by(filter: &Filter) -> (String, Vec<Value>) {
     if let Some(state) = filter.state {
         sql += " AND state = ?";
         values.push(state.name().to_owned().into());
+        if state == State::Dead {
+            // They wake never, so the index finds them at the end of their kind, and no row of the others is read.
+            sql += " AND wake = ?";
+            values.push(NEVER.into());
+        }
     }
     if let Some(prefix) = &filter.key_prefix {
         sql += " AND key >= ?";

@@ -321,6 +321,7 @@ fn heed(job: &Job, result: HandlerResult) -> HandlerResult {
 /// Settles a run whose handler has returned, unless its time was over before (LEASE-2).
 pub(super) fn end(shared: &Shared, job: &Job, ended: Ended, took: Duration) {
     let fence = job.timer.fence;
+    let was_ok = matches!(ended, Ended::Returned(Ok(())));
     let ended = match ended {
         Ended::Returned(result) => Ended::Returned(heed(job, result)),
         other => other,
@@ -348,8 +349,8 @@ pub(super) fn end(shared: &Shared, job: &Job, ended: Ended, took: Duration) {
         if matches!(ended, Ended::NotCalled) && is_transactional {
             return give_back(shared, job);
         }
-        // Of a timer that is not this worker's any more, nothing is told, and nothing will be written.
-        if !job.tenure.is_over() {
+        // A handler that stops because its timer is gone has not failed, and nothing will be written of it.
+        if !was_ok || !job.tenure.is_over() {
             shared.tell_of_failure(&job.timer, &then);
         }
         settle(shared, job, then);

@@ -736,7 +736,7 @@ fn others_take_over_at_once_what_a_stopped_worker_waited_for(database: &Database
     let timers = database.open();
     let failing = timers
         .worker()
-        .handle("mail", |_| Err(Failure::new("not here").retry_after(Duration::from_millis(300))))
+        .handle("mail", |_| Err(Failure::new("not here").retry_after(Duration::from_secs(1))))
         .start(Scheduler::global())
         .expect("it starts");
     timers.schedule(&mail("1", NOW)).expect("scheduled");
