@@ -55,6 +55,10 @@ def durable_unit(name):
     return TESTS + ["-p", "tickwheel-durable", "--lib", name]
 
 
+def cli(*names):
+    return TESTS + ["-p", "tickwheel-durable-cli", "--test", "cli", "--", *names]
+
+
 ORDEAL = ["env", "TICKWHEEL_SEED=1", "TICKWHEEL_ORDEAL=40", *durable("faults"), "an_ordeal_with_postgresql"]
 
 # Name, file, what is replaced, by what, and the suite that has to notice.
@@ -1185,6 +1189,16 @@ MUTATIONS = [
      "most - (SELECT count(*)::integer", "most - 0 * (SELECT count(*)::integer", durable("worker") + ["with_postgresql"]),
     ("durable: tenants, PostgreSQL takes from held groups", "durable/migrations/postgres/0006_limits.sql",
      "grp <> ALL (excepted) AND grp NOT IN (", "grp <> ALL (excepted) OR grp NOT IN (", durable("worker") + ["with_postgresql"]),
+    ("cli: JSON leaves control characters of eight bits", "durable/cli/src/text.rs",
+     "c if is_printable(c) => json.push(c),", "c if is_printable(c) || !c.is_ascii() => json.push(c),", cli("hostile::")),
+    ("cli: an error repeats a part of a password", "durable/cli/src/database.rs",
+     "Error::Address(text) if self.0.iter().any(|of| repeats_password(text, of)) => {",
+     "Error::Address(_) if self.0.is_empty() => {", cli("exits::no_password")),
+    ("cli: top leaves a terminal without echo", "durable/cli/src/terminal.rs",
+     "            system::put_back(&settings);", "            drop(settings);", cli("live::")),
+    ("cli: a bench that is interrupted leaves its timers", "durable/cli/src/bench.rs",
+     "let measured = measure(timers, &kind, of);",
+     "let measured = Ok::<_, Problem>(measure(timers, &kind, of)?);", cli("live::a_bench")),
     # The page for operators of durable timers
     ("a text of a timer that is not escaped", "durable/web/src/html.rs",
      """'<' => self.into.push_str("&lt;"),""", """'<' => self.into.push('<'),""",

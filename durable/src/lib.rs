@@ -470,6 +470,7 @@
 //! | db-scheduler's heartbeats and dead executions | leases: [`WorkerBuilder::lease`] |
 //! | Oban's queue limits, `global_limit` and `rate_limit`; Sidekiq's limiters and queue weights; groups of `BullMQ` | [`at_most`](WorkerBuilder::at_most), [`at_most_in_all`](WorkerBuilder::at_most_in_all), [`rate`](WorkerBuilder::rate), [`weight`](WorkerBuilder::weight), [`serial_by`](WorkerBuilder::serial_by) |
 //! | `Oban.Testing`, Oban's `drain_queue`; River's `rivertest` | the module `testing`, which has a table of both |
+//! | graphile-worker's and River's command lines, Sidekiq's and Oban's tasks for a console | the command line `tickwheel-durable`, in the repository's `durable/cli` |
 //! | the `poll_interval` of all of them | the wheel, and news from the server; [`WorkerBuilder::poll_every`] as a fallback |
 //!
 //! With the feature `native-tls`, connections have TLS as `sslmode` in the address says, as with libpq, and

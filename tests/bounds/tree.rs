@@ -326,8 +326,15 @@ fn defined_in(line: &str) -> Option<&str> {
 /// The sources and the tests of both crates.
 fn all_sources() -> Vec<Source> {
     let mut all = sources();
-    for folder in ["tests", "durable/src", "durable/tests", "durable/web/src", "durable/web/tests"]
-    {
+    for folder in [
+        "tests",
+        "durable/src",
+        "durable/tests",
+        "durable/cli/src",
+        "durable/cli/tests",
+        "durable/web/src",
+        "durable/web/tests",
+    ] {
         all.extend(read(folder, ""));
     }
     all
