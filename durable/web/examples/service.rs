@@ -89,6 +89,9 @@ async fn serve(options: &Options) -> Result<(), Box<dyn Error>> {
     println!("the page:  http://{}/", listener.local_addr()?);
     println!("the token: {token}");
     println!("timers:    {address}");
+    println!(
+        "a terminal tells the same: cargo run -q -p tickwheel-durable-cli -- top --database {address}"
+    );
     println!("Ctrl-C stops it. What waits then waits on in the file.");
 
     let customers = tokio::spawn(sell(timers.clone()));

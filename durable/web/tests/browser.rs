@@ -296,7 +296,7 @@ fn draw(browser: &Browser) {
     connection.record(&attempts).expect("they are kept");
     let service = Service::start(&path(&database), &[]);
     logged_in(browser, &service);
-    browser.look(1240, 990, "light");
+    browser.look(1240, 1004, "light");
     let begin = SystemTime::now();
     until("some are dead", || {
         timers
