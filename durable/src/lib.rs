@@ -271,9 +271,13 @@
 //!   process, or when the rate allows the next one. For the end of a run elsewhere the worker looks each 100 ms ([`HELD_BACK`]); for one
 //!   group among many that others hold, it may take a second. A group of which 100,000 are due is passed over once, and not by each
 //!   claim.
+//!   A rate counts what is claimed. That starts at once, unless the database goes away in between; then it starts late, beside what is
+//!   claimed by then.
 //! - **Each worker applies its own limits**, and counts all runs that workers with limits have. So workers that disagree keep to the
 //!   limit of the strictest only in part: give them the same. Runs of workers without limits for the kind, and of those of a version
 //!   before 6 of the tables, do not count.
+//! - **What a worker gives back when it stops stays the first of its group.** The group is held for 2.5 s more, so that workers which have
+//!   passed over its later timers see it first.
 //! - **A group is the text of the key before the separator**, so it works with every client, and without a column. A timer that has
 //!   failed, or whose worker has died, waits for its next attempt, and those behind it go on.
 //! - A kind without limits costs nothing more than before. With `at_most_in_all` and `rate`, nothing is claimed ahead of the threads, so very quick
