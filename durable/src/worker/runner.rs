@@ -584,8 +584,8 @@ impl<'a> Finisher<'a> {
             let held = shared.remove(&mut state, fence);
             if outcome.then == Then::Release {
                 // The hold of this run is the last one, if it has any.
-                let hold = state.to_let_go.last_mut().filter(|hold| hold.fence == fence);
-                hold.into_iter().for_each(|hold| hold.is_given_back = hold.group.is_some());
+                let last = state.to_let_go.last_mut().filter(|hold| hold.fence == fence);
+                last.into_iter().for_each(|hold| hold.is_given_back = hold.group.is_some());
             }
             drop(state);
             // A handler that has asked for its completion has ended its timer itself.

@@ -145,7 +145,8 @@ pub(crate) fn a_burst_into_a_table_that_was_empty_is_quick(database: &Database<'
     let shortest = |all: &[(Duration, Duration)], of: fn(&(Duration, Duration)) -> Duration| {
         all.iter().map(of).min().expect("some")
     };
-    for of in [|took: &(Duration, Duration)| took.0, |took| took.1] {
+    let claims: fn(&(Duration, Duration)) -> Duration = |took| took.0;
+    for of in [claims, |took| took.1] {
         let most = shortest(&known, of) * 10 + Duration::from_millis(20);
         assert!(shortest(&unknown, of) < most, "{known:?}, {unknown:?}");
     }
