@@ -147,7 +147,7 @@ pub(crate) fn a_stream_leaves_the_others_on_time(database: &Database<'_>) {
     // A second of the stream has passed by then.
     let single: Vec<_> = (0..5)
         .map(|n| {
-            let later = Duration::from_millis(1000) + Duration::from_millis(100) * n;
+            let later = Duration::from_secs(1) + Duration::from_millis(100) * n;
             NewTimer::new("single", n.to_string(), first + later)
         })
         .collect();
@@ -177,9 +177,9 @@ pub(crate) fn what_is_suspected_stays_so_if_its_worker_stops(database: &Database
     let (tell, told) = mpsc::channel();
     let worker = timers.worker().handle("mail", move |_| Ok(tell.send(())?));
     let worker = start(worker);
-    let starts = "SELECT count(*) FROM pg_stat_activity
+    let sleeping = "SELECT count(*) FROM pg_stat_activity
         WHERE wait_event = 'PgSleep' AND datname = current_database()";
-    until("its start is being written", || database.number(starts) > 0);
+    until("its start is being written", || database.number(sleeping) > 0);
     assert!(worker.stop(PATIENCE));
     assert!(told.try_recv().is_err(), "it was not called");
     let stats = worker.stats();
