@@ -181,6 +181,11 @@
 //! It claims from there when the group is free. A first draft claimed from the time at which a timer woke, and so could have run
 //! a later timer of a group before an earlier one that had been passed over elsewhere.
 //!
+//! A PostgreSQL server that has vacuumed the table of timers while it was empty believes that it is, until it has counted the rows again.
+//! A claim that looked for what it had locked by its number was then planned as a walk over all rows for each: 110 ms for 128 of 7,000,
+//! and 3 ms by the place in the table, `ctid`. What is to be written is still looked for by its number, with one walk over the rows for
+//! each batch, and the claims of a kind with limits too.
+//!
 //! Cron expressions are read by `croner` 4, and zones are `jiff`'s. What the clock shows is one question and when it is set is
 //! another, so croner searches on a clock that is never set, and `src/cron/mod.rs` walks along the changes of the zone. croner
 //! can do that too, but counts `0 2,14 * * *` as an interval, because it has two hours: in Berlin its run at 02:00 is lost in spring, and
