@@ -1181,7 +1181,7 @@ MUTATIONS = [
      "if self.shares.is_active(kind, self.shared.scheduler.now()) {", "if self.shares.is_active(kind, self.shared.scheduler.now()) && kind > 99 {",
      ["env", "TICKWHEEL_ONLY=a_stream_leaves", *durable("worker"), "with_postgresql"]),
     ("durable: in SQL, what is claimed is looked for by its number", "durable/src/postgres/session.rs",
-     "FROM chosen WHERE t.ctid = chosen.at", "FROM chosen WHERE t.id = chosen.id",
+     "FROM chosen WHERE t.ctid = chosen.at AND t.id = chosen.id", "FROM chosen WHERE t.id = chosen.id",
      ["env", "TICKWHEEL_ONLY=a_burst_into", *durable("sql"), "with_postgresql"]),
     ("durable: tenants, SQLite's bucket is always full", "durable/src/sqlite/session.rs",
      "(tokens + since.as_secs_f64() / per.as_secs_f64() * full)", "(tokens + since.as_secs_f64().max(full))",

@@ -28,9 +28,10 @@ const STALE: Duration = Duration::from_secs(1);
 
 /// Joins the timer of each `run`, if it still is that run's, and locks it, unless somebody else has.
 ///
-/// What is locked is then found again by its place in the table, `ctid`, and not by its number: when the server has counted the rows of
+/// What is locked is then found again by its place in the table, `ctid`, and not by its number alone: when the server has counted the rows of
 /// the table last while it was empty, it would compare each of them with each that is locked. A row that was moved between the beginning
-/// of the statement and the lock is not seen at its new place, and so it is left out, as one that somebody else has locked.
+/// of the statement and the lock is not seen at its new place, and so it is left out, as one that somebody else has locked. Places
+/// are those of a partition, so the number is compared too.
 macro_rules! locked {
     () => {
         " JOIN tickwheel_timers t ON t.id = run.id AND t.fence = run.fence AND t.state = 'running'
@@ -292,7 +293,7 @@ impl<L: Link> Connection for Session<L> {
                     held_until = tickwheel_now() + $4::float8 * interval '1 millisecond',
                     error = CASE WHEN chosen.state = 'running' THEN 'the lease of worker ' || coalesce(t.owner, 'unknown')
                         || ' ended: it died, hung, or lost the database' ELSE t.error END
-                FROM chosen WHERE t.ctid = chosen.at
+                FROM chosen WHERE t.ctid = chosen.at AND t.id = chosen.id
                 RETURNING ",
             columns!("t."),
             ", chosen.wake AS woke, chosen.state AS before)
@@ -343,11 +344,11 @@ impl<L: Link> Connection for Session<L> {
 
     fn start_all(&mut self, starts: &[(RunId, u32)]) -> Result<Changed> {
         const SQL: &str = concat!(
-            "WITH mine AS (SELECT t.ctid AS at, run.attempts
+            "WITH mine AS (SELECT t.ctid AS at, t.id, run.attempts
                 FROM unnest($1::bigint[], $2::bigint[], $3::integer[]) AS run (id, fence, attempts)",
             locked!(),
             ") UPDATE tickwheel_timers t SET attempts = mine.attempts
-            FROM mine WHERE t.ctid = mine.at RETURNING t.fence"
+            FROM mine WHERE t.ctid = mine.at AND t.id = mine.id RETURNING t.fence"
         );
         let attempts: HashMap<i64, u32> =
             starts.iter().map(|(run, attempts)| (run.fence, *attempts)).collect();
@@ -362,10 +363,10 @@ impl<L: Link> Connection for Session<L> {
 
     fn extend(&mut self, runs: &[RunId], lease: Duration) -> Result<Changed> {
         const SQL: &str = concat!(
-            "WITH mine AS (SELECT t.ctid AS at FROM unnest($1::bigint[], $2::bigint[]) AS run (id, fence)",
+            "WITH mine AS (SELECT t.ctid AS at, t.id FROM unnest($1::bigint[], $2::bigint[]) AS run (id, fence)",
             locked!(),
             ") UPDATE tickwheel_timers t SET held_until = tickwheel_now() + $3::float8 * interval '1 millisecond'
-            FROM mine WHERE t.ctid = mine.at RETURNING t.fence"
+            FROM mine WHERE t.ctid = mine.at AND t.id = mine.id RETURNING t.fence"
         );
         self.table().try_again(runs.to_vec(), |table, runs| {
             let (ids, fences) = ids_and_fences(runs);
@@ -634,11 +635,11 @@ impl<C: Sql> Within<'_, C> {
         macro_rules! remove {
             ($runs:literal) => {
                 concat!(
-                    "WITH mine AS (SELECT t.ctid AS at FROM ",
+                    "WITH mine AS (SELECT t.ctid AS at, t.id FROM ",
                     $runs,
                     " AS run (id, fence)",
                     locked!(),
-                    ") DELETE FROM tickwheel_timers t USING mine WHERE t.ctid = mine.at RETURNING t.fence"
+                    ") DELETE FROM tickwheel_timers t USING mine WHERE t.ctid = mine.at AND t.id = mine.id RETURNING t.fence"
                 )
             };
         }
@@ -744,7 +745,7 @@ macro_rules! change {
                 THEN 0 ELSE t.fence END,
             owner = NULL,
             error = CASE WHEN mine.new_due IS NULL THEN mine.own_error ELSE mine.new_error END
-        FROM mine WHERE t.ctid = mine.at RETURNING mine.*)"
+        FROM mine WHERE t.ctid = mine.at AND t.id = mine.id RETURNING mine.*)"
     };
 }
 
@@ -779,7 +780,7 @@ const PAST_CHANGE: &str =
     concat!(runs!(with_past), change!(), past!(), " SELECT fence FROM changed");
 const PAST_DONE: &str = concat!(
     runs!(with_past),
-    ", changed AS (DELETE FROM tickwheel_timers t USING mine WHERE t.ctid = mine.at RETURNING mine.*)",
+    ", changed AS (DELETE FROM tickwheel_timers t USING mine WHERE t.ctid = mine.at AND t.id = mine.id RETURNING mine.*)",
     past!(),
     " SELECT fence FROM changed"
 );
