@@ -123,7 +123,10 @@ impl Guard {
         let origin = header(&request.headers, ORIGIN).unwrap_or_default();
         let secure = if origin.starts_with("https:") { "; Secure" } else { "" };
         let name = self.cookie_name();
-        format!("{name}={value}; Max-Age={}; HttpOnly; SameSite=Strict{secure}", lasts.as_secs())
+        // By default the path would be that of the request up to its last slash, and the logout would miss the cookie of a login
+        // with another one, such as `/timers/` beside `/timers`.
+        let lasts = lasts.as_secs();
+        format!("{name}={value}; Path=/; Max-Age={lasts}; HttpOnly; SameSite=Strict{secure}")
     }
 
     /// Browsers share cookies among all ports of a machine, so each token has a name of its own.

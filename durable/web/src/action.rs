@@ -5,6 +5,7 @@ use std::time::Duration;
 use tickwheel_durable::{AsyncTimers, Error, Filter, Result, State};
 
 use crate::link::Query;
+use crate::source::acted;
 
 /// What a form asks for. All but the first need a login (ACCESS-1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,14 +72,14 @@ impl Action {
         };
         let kind = of("kind")?;
         Ok(match self {
-            Action::Cancel => match timers.cancel(kind, of("key")?).await? {
+            Action::Cancel => match acted(timers.cancel(kind, of("key")?)).await? {
                 Some(State::Running) => Said::one("cancelled_running"),
                 Some(_) => Said::one("cancelled"),
                 None => Said::one("gone"),
             },
             Action::Reset => {
                 let (key, delay) = (of("key")?, delay(form)?);
-                match timers.reset(kind, key, delay).await? {
+                match acted(timers.reset(kind, key, delay)).await? {
                     true if delay.is_zero() => Said::one("runs"),
                     true => Said::one("moved"),
                     false => Said::why_not(timers, kind, key).await?,
@@ -86,19 +87,21 @@ impl Action {
             }
             Action::Requeue => {
                 let key = of("key")?;
-                if timers.requeue(kind, key, Duration::ZERO).await? {
+                if acted(timers.requeue(kind, key, Duration::ZERO)).await? {
                     Said::one("requeued")
                 } else {
                     Said::why_not(timers, kind, key).await?
                 }
             }
-            Action::RequeueAll => Said::all(timers.requeue_all(kind, Duration::ZERO).await?),
+            Action::RequeueAll => {
+                Said::all(acted(timers.requeue_all(kind, Duration::ZERO)).await?)
+            }
             Action::CancelAll => {
                 // In parts, so that no transaction is long.
                 let dead = Filter::new().kind(kind).state(State::Dead);
                 let mut count = 0;
                 loop {
-                    let part = timers.cancel_all(&dead).await?;
+                    let part = acted(timers.cancel_all(&dead)).await?;
                     count += part;
                     if part < u64::from(dead.limit) {
                         break Said::all(count);
@@ -133,6 +136,9 @@ pub(crate) struct Said {
     pub(crate) count: Option<u64>,
 }
 
+/// The pairs of a link by which it says so. The script takes them out of the address, so that a reload does not say it again.
+pub(crate) const SAID: [&str; 2] = ["said", "count"];
+
 /// What a view's link may say, and no other words than these.
 const WORDS: [(&str, &str); 10] = [
     ("cancelled", "The timer is cancelled: it will not run."),
@@ -165,7 +171,7 @@ impl Said {
 
     /// Says why a timer was not moved or requeued, from how it is now.
     async fn why_not(timers: &AsyncTimers, kind: &str, key: &str) -> Result<Said> {
-        Ok(Said::one(match timers.get(kind, key).await?.map(|timer| timer.state) {
+        Ok(Said::one(match acted(timers.get(kind, key)).await?.map(|timer| timer.state) {
             None => "gone",
             Some(State::Running) => "is_running",
             Some(State::Dead) => "is_dead",

@@ -82,9 +82,9 @@ impl Write for Escaped<'_> {
 /// Returns true for a character that is not seen, or that changes the order of others. The joiner of emoji is none of them.
 fn is_hidden(c: char) -> bool {
     c.is_control() && c != '\n' && c != '\t'
-        || matches!(c, '\u{ad}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{180e}' | '\u{200b}' | '\u{200e}' | '\u{200f}'
-            | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{feff}' | '\u{ffa0}'
-            | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+        || matches!(c, '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}'
+            | '\u{200b}' | '\u{200c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{2800}'
+            | '\u{3164}' | '\u{feff}' | '\u{ffa0}' | '\u{fff9}'..='\u{fffb}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
 }
 
 #[cfg(test)]
@@ -109,6 +109,15 @@ mod tests {
     fn a_value_without_quotes_is_found_by_any_test_that_shows_it() {
         let mut out = Html::default();
         html!(out; r#"<a class="b" href="# ["x"] ">");
+    }
+
+    #[test]
+    fn what_is_not_seen_is_a_number() {
+        for hidden in "\u{34f}\u{115f}\u{200c}\u{2800}\u{3164}\u{e0101}".chars() {
+            let mut out = Html::default();
+            html!(out; {hidden});
+            assert_eq!(out.into_string(), format!("\u{27e8}U+{:04X}\u{27e9}", u32::from(hidden)));
+        }
     }
 
     #[test]

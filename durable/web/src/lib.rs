@@ -44,6 +44,8 @@
 //! - What changes something is a `POST` that the browser says is of this page (`Sec-Fetch-Site`, or `Origin` beside `Host`), with a code
 //!   that is bound to the login. So a proxy must not change `Host`, unless browsers speak TLS to it.
 //! - [`PageBuilder::read_only`] makes a page on which nobody can change anything, and [`Visitor::reader`] is a person who cannot.
+//! - The cookie is for the whole host, because only so is it the same with and without a slash at the end of the path, and behind a proxy
+//!   that changes the path. So the other services of this host get it too: do not share a host with those that you do not trust.
 //! - To guess a token of 16 random bytes takes longer than there is time, so failed logins are not counted.
 //!
 //! All texts that come from timers are escaped, and characters that hide or turn texts around are shown as their numbers. A policy
@@ -54,8 +56,15 @@
 //!
 //! Nothing while nobody looks. The counts and the pace read whole tables, a third of a second for a million timers: all visitors share
 //! one answer for two seconds ([`PageBuilder::counts_every`]) and for ten times as long as it took, so they take a tenth of a
-//! connection at most. Lists are pages of fifty along an index, and are refreshed as seldom; they read the payloads of their fifty.
+//! connection at most. Lists are pages of fifty along an index, and are refreshed as seldom; they read the payloads of their fifty, and
+//! what is upcoming of all kinds those of fifty of each kind.
 //! To find a key quickly, name its kind too: without it, all timers are read.
+//!
+//! A visitor waits three seconds for a question at most, or ten for the first counts. What takes longer, such as a search through very many timers, is
+//! not shown, and until the database has answered it is asked nothing else by the page. Reloads leave three questions of each database
+//! behind at most, so a database that is slow or frozen keeps no more connections busy than these, the one that counts, and those of visitors
+//! who asked at the very same time. Of several databases, the others are shown in the meantime. Where counts are older than they should be, the page
+//! warns of it. A change is waited for up to half a minute; after that the page says that it is not known whether it was done.
 //!
 //! In a SQLite file with a million timers of five kinds and 360,000 attempts of the last hour, counts and pictures took 3.0 s, so they
 //! were read each half a minute. The pages of a kind and of a timer came within 1 to 16 ms, those of a kind's failed attempts
@@ -89,6 +98,7 @@ mod link;
 mod picture;
 mod service;
 mod sight;
+mod source;
 mod times;
 mod views;
 

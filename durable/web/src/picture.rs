@@ -18,8 +18,8 @@ use crate::html::{Html, html};
 use crate::sight::{HOUR, STEP};
 use crate::times::{clock, micros, span};
 
-/// The minutes of an hour.
-const MINUTES: usize = (HOUR.as_secs() / STEP.as_secs()) as usize;
+/// The minutes of an hour: one more than sixty, because it begins and ends in the middle of a minute.
+const MINUTES: usize = (HOUR.as_secs() / STEP.as_secs()) as usize + 1;
 
 /// What ran in one minute.
 #[derive(Clone, Copy, Default)]
@@ -126,8 +126,8 @@ impl LastHour {
 }
 
 // The area of a picture within its view box of 480 by 200.
-const LEFT: f64 = 54.0;
-const WIDTH: f64 = 418.0;
+const LEFT: f64 = 64.0; // for "100 ms" on a phone
+const WIDTH: f64 = 408.0;
 const TOP: f64 = 10.0;
 const HEIGHT: f64 = 160.0;
 const BOTTOM: f64 = TOP + HEIGHT;
@@ -198,8 +198,12 @@ pub(crate) fn lateness(out: &mut Html, hour: &LastHour) {
         let (mean, max) = (y(minute.late), y(minute.max_late));
         html!(out; r#"<g class="late"><title>"# {time} ": " {span(minute.late)} " in the mean, " {span(minute.max_late)} " at most</title>");
         html!(out; r#"<path class="range" d=""# [bar(x, mean + 1.0, max)] r#""/></g>"#);
-        let begins = path.is_empty();
-        _ = write!(path, "{}{:.1} {mean:.1}", if begins { "M" } else { "L" }, x + BAR / 2.0);
+        // The first minute has a short line of its own, because it may be the only one.
+        let middle = x + BAR / 2.0;
+        _ = match path.is_empty() {
+            true => write!(path, "M{:.1} {mean:.1}H{middle:.1}", middle - 4.0),
+            false => write!(path, "L{middle:.1} {mean:.1}"),
+        };
     }
     html!(out; r#"<path class="mean" d=""# [path] r#""/>"#);
     times(out, hour);
@@ -210,7 +214,7 @@ pub(crate) fn lateness(out: &mut Html, hour: &LastHour) {
 /// Draws the runs of an hour as a small row of bars, for a table.
 pub(crate) fn row_of_bars(out: &mut Html, hour: &LastHour) {
     let most = hour.minutes.iter().map(Minute::runs).max().unwrap_or(0).max(1);
-    html!(out; r#"<svg class="row" viewBox="0 0 120 24" role="img" aria-label=""# [hour.runs()] r#" runs in the last hour">"#);
+    html!(out; r#"<svg class="row" viewBox="0 0 122 24" role="img" aria-label=""# [hour.runs()] r#" runs in the last hour">"#);
     for (index, minute) in hour.minutes.iter().enumerate().filter(|(_, minute)| minute.runs() > 0) {
         let (x, good) = (2 * index, minute.done as f64 / most as f64);
         let all = minute.runs() as f64 / most as f64;
@@ -218,7 +222,7 @@ pub(crate) fn row_of_bars(out: &mut Html, hour: &LastHour) {
         html!(out; r#"<path class="done" d="M"# [x] " 24h1.5V" [format!("{y:.1}")] r#"h-1.5z"/>"#);
         html!(out; r#"<path class="dead" d="M"# [x] " " [format!("{y:.1}")] "h1.5V" [format!("{top:.1}")] r#"h-1.5z"/>"#);
     }
-    html!(out; r#"<path class="grid" d="M0 23.5H120"/></svg>"#);
+    html!(out; r#"<path class="grid" d="M0 23.5H122"/></svg>"#);
 }
 
 const POWERS: [&str; 15] = [
@@ -237,7 +241,7 @@ fn grid(out: &mut Html, y: f64, name: impl std::fmt::Display) {
 
 /// The time below each quarter of an hour, and the first one says that it is UTC.
 fn times(out: &mut Html, hour: &LastHour) {
-    for (index, (x, time, _)) in hour.each().enumerate().filter(|(index, _)| index % 15 == 0) {
+    for (index, (x, time, _)) in hour.each().enumerate().filter(|(index, _)| index % 15 == 0 && index + 1 < MINUTES) {
         html!(out; r#"<text class="x" x=""# [format!("{x:.1}")] r#"" y="190">"# {time});
         if index == 0 {
             html!(out; " UTC");
@@ -263,6 +267,32 @@ fn round_steps(most: u64) -> (u64, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_hour_has_the_begin_of_its_first_minute() {
+        let now = crate::times::from_micros(1_795_684_830_000_000).expect("half past a minute");
+        let step = STEP.as_micros() as i64;
+        let run = |ago: u64| {
+            let at = micros(now - Duration::from_secs(ago)).div_euclid(step) * step;
+            let mut pace = Pace::new("mail", crate::times::from_micros(at).expect("a time"));
+            pace.done = 1;
+            pace
+        };
+        let hour = LastHour::of(&[run(0), run(60), run(3585), run(3600), run(3661)], now);
+        assert_eq!(hour.done(), 4);
+    }
+
+    #[test]
+    fn a_minute_alone_has_a_line() {
+        let now = crate::times::from_micros(1_795_684_830_000_000).expect("a time");
+        let mut pace = Pace::new("mail", now);
+        pace.done = 1;
+        let mut out = Html::default();
+        lateness(&mut out, &LastHour::of(&[pace], now));
+        let out = out.into_string();
+        let (_, mean) = out.split_once(r#"class="mean" d="M"#).expect("the mean");
+        assert!(mean.split('"').next().is_some_and(|path| path.contains('H')), "{mean}");
+    }
 
     #[test]
     fn scales_are_round() {

@@ -26,10 +26,10 @@ use tickwheel_durable::Timers;
 use tower_service::Service;
 
 use crate::access::{Guard, Login, SHORTEST_SECRET, Visitor, hex};
-use crate::action::Action;
+use crate::action::{Action, SAID, Said};
 use crate::html::Html;
 use crate::link::Query;
-use crate::sight::Sight;
+use crate::sight::{self, Failed, Sight};
 use crate::views::{self, Frame, View};
 
 /// The most bytes of a form. A key of a thousand bytes takes three times as many.
@@ -95,12 +95,13 @@ impl Page {
     /// `Authorization: Bearer token`.
     ///
     /// The token is a secret of 16 bytes or more that nobody can guess, such as a [`random_token`](crate::random_token) from your
-    /// configuration. All processes that serve the page under one address have the same. Use TLS wherever others can listen.
+    /// configuration. White space around it does not count. All processes that serve the page under one address have the same. Use TLS wherever others can listen.
     ///
     /// # Errors
     ///
-    /// [`ShortSecret`]: the token has fewer bytes.
+    /// [`ShortSecret`]: the token has fewer bytes, without white space around it.
     pub fn with_token(timers: &Timers, token: &str) -> Result<PageBuilder, ShortSecret> {
+        let token = token.trim(); // as what is given: files and variables often end with a line end
         PageBuilder::new(timers, token.as_bytes(), Guard::of_token(token))
     }
 
@@ -344,18 +345,18 @@ impl Visit<'_> {
                 None => self.locked(None, self.query),
             };
         };
+        // It leads to this page whatever it says (QUERY-1).
+        let back = form.get("back").unwrap_or_default();
+        let back = Query::parse(back.trim_start_matches('?').as_bytes()).without(&SAID);
         if self.login.is_none() && action != Action::Login {
-            return self.locked(None, self.query);
+            let words = "You are not logged in any more, so nothing was changed. Log in, and do it again.";
+            return self.locked(Some(words), &back);
         }
         if let Some(objection) =
             guard.objection(self.request, self.login.as_ref(), form.get("form"))
         {
             return self.problem(StatusCode::FORBIDDEN, objection);
         }
-        // It leads to this page whatever it says (QUERY-1).
-        let back = form.get("back").unwrap_or_default();
-        let back =
-            Query::parse(back.trim_start_matches('?').as_bytes()).without(&["said", "count"]);
         match action {
             Action::Login if !guard.has_login() => self.locked(None, &back),
             Action::Login if !guard.is_token(form.get("token").unwrap_or_default().trim()) => {
@@ -372,7 +373,7 @@ impl Visit<'_> {
                 self.problem(StatusCode::FORBIDDEN, "You may look here, and change nothing.")
             }
             _ => {
-                match action.run(self.shared.sight.timers_of(self.query), self.query, form).await {
+                match self.run(action, form).await {
                     Ok(said) => {
                         // The page of a timer that was cancelled has nothing to show any more.
                         let is_gone = action == Action::Cancel
@@ -389,13 +390,18 @@ impl Visit<'_> {
         }
     }
 
+    async fn run(&self, action: Action, form: &Query) -> sight::Result<Said> {
+        let timers = self.shared.sight.timers_of(self.query)?;
+        Ok(action.run(timers, self.query, form).await?)
+    }
+
     /// Says what the database says, which an operator wants to know. It has no password in it.
-    fn failed(&self, error: &tickwheel_durable::Error) -> Reply {
-        let status = match error {
-            tickwheel_durable::Error::Invalid(_) => StatusCode::BAD_REQUEST,
-            _ => StatusCode::SERVICE_UNAVAILABLE,
+    fn failed(&self, error: &Failed) -> Reply {
+        let status = match error.is_invalid {
+            true => StatusCode::BAD_REQUEST,
+            false => StatusCode::SERVICE_UNAVAILABLE,
         };
-        self.problem(status, &error.to_string())
+        self.problem(status, &error.words)
     }
 
     fn problem(&self, status: StatusCode, problem: &str) -> Reply {

@@ -1,25 +1,51 @@
 //! What the views ask of the databases: [`Sight`].
 //!
-//! - SIGHT-1 Looking is cheap, however many look. Counts and pace read whole tables, so all visitors share one answer, which is
-//!   used for as long as the setting says, and for ten times as long as it took. So these questions take at most a tenth of the
-//!   time of one connection. Everything else is a page of an index.
-//! - SIGHT-2 If some of several databases are away, what the others have is shown, with the reason why a part is missing. What is
-//!   asked of one that is away fails.
+//! - SIGHT-1 Looking is cheap, however many look. Counts and pace read whole tables, so all visitors share one answer of each
+//!   database, which is used for as long as the setting says, and for ten times as long as it took. One thread asks for it, and never a
+//!   second one. So these questions take at most a tenth of the time of one connection. Everything else is a page of an index.
+//! - SIGHT-2 Each database is asked by itself, all at the same time. If some of several are away, what the others have is shown, with
+//!   the reason why a part is missing. What is asked of one that is away fails. Numbers that are older than they should be, because
+//!   a database does not answer, are shown with a warning.
+//!
+//! `source.rs` is one of the databases, and how long it is waited for (SIGHT-3).
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use crate::link::Query;
+use crate::source::{Counted, Source, together};
 use tickwheel_durable::{
-    AsyncTimers, Attempt, Error, Filter, HistoryFilter, KindCounts, Pace, Result, Timer, Timers,
+    AsyncTimers, Attempt, Error, Filter, HistoryFilter, KindCounts, Pace, Timer, Timers,
 };
 
 /// The pictures show so much.
 pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 /// In steps of this length.
 pub(crate) const STEP: Duration = Duration::from_secs(60);
+
+/// Why there is no answer. Unlike an error of the database, all who wait for the answer can have it.
+#[derive(Clone, Debug)]
+pub(crate) struct Failed {
+    /// The request was wrong, and not the database.
+    pub(crate) is_invalid: bool,
+    pub(crate) words: String,
+}
+
+impl Failed {
+    pub(crate) fn away(words: String) -> Failed {
+        Failed { is_invalid: false, words }
+    }
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Failed {
+        Failed { is_invalid: matches!(error, Error::Invalid(_)), words: error.to_string() }
+    }
+}
+
+pub(crate) type Result<T> = std::result::Result<T, Failed>;
 
 /// An answer, and why a part of it is missing (SIGHT-2).
 #[derive(Clone)]
@@ -28,78 +54,94 @@ pub(crate) struct Answer<T> {
     pub(crate) missing: Option<String>,
 }
 
-/// The whole at a moment.
-pub(crate) struct Whole {
-    /// By the database's clock, when it was read.
-    now: SystemTime,
-    pub(crate) counts: Vec<KindCounts>,
-    pub(crate) pace: Vec<Pace>,
-    read: Instant,
-    took: Duration,
+impl<T> Answer<Vec<T>> {
+    /// Puts the answers of all databases together.
+    fn of_all(answers: Vec<Result<T>>) -> Result<Answer<Vec<T>>> {
+        let (mut of, mut failed) = (Vec::new(), Vec::new());
+        for answer in answers {
+            match answer {
+                Ok(answer) => of.push(answer),
+                Err(error) => failed.push(error),
+            }
+        }
+        let is_invalid = failed.iter().any(|of| of.is_invalid);
+        let missing = (!failed.is_empty())
+            .then(|| failed.into_iter().map(|of| of.words).collect::<Vec<_>>().join("; "));
+        match missing {
+            Some(words) if of.is_empty() => Err(Failed { is_invalid, words }),
+            missing => Ok(Answer { of, missing }),
+        }
+    }
 }
 
-impl Whole {
-    /// Returns the database's time now.
-    pub(crate) fn now(&self) -> SystemTime {
-        self.now + self.age()
-    }
-
-    pub(crate) fn age(&self) -> Duration {
-        self.read.elapsed()
-    }
+/// The whole at a moment, of all databases.
+pub(crate) struct Whole {
+    /// By the databases' clocks.
+    pub(crate) now: SystemTime,
+    pub(crate) counts: Vec<KindCounts>,
+    pub(crate) pace: Vec<Pace>,
+    /// Of the oldest part.
+    pub(crate) age: Duration,
+    /// It is older than it should be (SIGHT-2).
+    pub(crate) is_old: bool,
 }
 
 pub(crate) struct Sight {
     all: AsyncTimers,
-    each: Vec<AsyncTimers>,
+    each: Vec<Source>,
     keep: Duration,
-    whole: Mutex<Cached>,
-}
-
-#[derive(Default)]
-struct Cached {
-    last: Option<Answer<Arc<Whole>>>,
-    is_asked: bool,
 }
 
 impl Sight {
     pub(crate) fn new(timers: &Timers) -> Sight {
-        let each = timers.shards().iter().map(Timers::asynchronous).collect();
-        let keep = Duration::from_secs(2);
-        Sight { all: timers.asynchronous(), each, keep, whole: Mutex::default() }
+        let shards = timers.shards();
+        let number = |number| (shards.len() > 1).then_some(number);
+        let each = shards.iter().enumerate();
+        let each = each.map(|(of, timers)| Source::new(timers, number(of))).collect();
+        Sight { all: timers.asynchronous(), each, keep: Duration::from_secs(2) }
     }
 
     pub(crate) fn keep(&mut self, keep: Duration) {
         self.keep = keep;
     }
 
-    /// Returns the database that a link names, or all, where the home of a timer is asked.
-    pub(crate) fn timers_of(&self, query: &Query) -> &AsyncTimers {
-        let one = query.number("shard").and_then(|shard: usize| self.each.get(shard));
-        one.unwrap_or(&self.all)
+    /// Returns the database that a link names, or all, where the home of a timer is asked. It fails if it is away.
+    pub(crate) fn timers_of(&self, query: &Query) -> Result<&AsyncTimers> {
+        let (source, timers) = self.source_of(query);
+        if query.get("key").is_some() {
+            source.look()?; // what is of a whole kind is done where it can be
+        }
+        Ok(timers)
+    }
+
+    /// Returns the timer that a link names.
+    pub(crate) async fn get(&self, query: &Query, kind: &str, key: &str) -> Result<Option<Timer>> {
+        let (source, timers) = self.source_of(query);
+        let (timers, kind, key) = (timers.clone(), kind.to_owned(), key.to_owned());
+        source.ask(async move { timers.get(&kind, &key).await }).await
+    }
+
+    fn source_of(&self, query: &Query) -> (&Source, &AsyncTimers) {
+        if let Some(one) = query.number("shard").and_then(|shard: usize| self.each.get(shard)) {
+            return (one, &one.timers);
+        }
+        let name = |of| query.get(of).unwrap_or_default();
+        let home = self.all.blocking().home(name("kind"), name("key"));
+        (&self.each[home], &self.all)
     }
 
     pub(crate) fn is_sharded(&self) -> bool {
         self.each.len() > 1
     }
 
-    /// Asks all databases in one call, and if some of them are away, each of the others by itself.
-    async fn ask<T, F: Future<Output = Result<T>>>(
-        &self,
-        question: impl Fn(AsyncTimers) -> F,
-    ) -> Result<Answer<Vec<T>>> {
-        let error = match question(self.all.clone()).await {
-            Ok(one) => return Ok(Answer { of: vec![one], missing: None }),
-            Err(error) => error,
-        };
-        let Error::Shards(failed) = &error else { return Err(error) };
-        let mut of = Vec::new();
-        for (number, one) in self.each.iter().enumerate() {
-            if failed.iter().all(|failed| failed.shard != number) {
-                of.extend(question(one.clone()).await);
-            }
-        }
-        if of.is_empty() { Err(error) } else { Ok(Answer { of, missing: Some(error.to_string()) }) }
+    /// Asks each database, all at the same time (SIGHT-2).
+    async fn ask<T, F>(&self, question: impl Fn(AsyncTimers) -> F) -> Result<Answer<Vec<T>>>
+    where
+        T: Send + 'static,
+        F: Future<Output = tickwheel_durable::Result<T>> + Send + 'static,
+    {
+        let asked = self.each.iter().map(|of| of.ask(question(of.timers.clone())));
+        Answer::of_all(together(asked).await)
     }
 
     /// Returns the database's time.
@@ -109,52 +151,30 @@ impl Sight {
     }
 
     /// Returns the counts and the pace of the last hour, as they were a moment ago (SIGHT-1).
-    pub(crate) async fn whole(&self) -> Result<Answer<Arc<Whole>>> {
-        // One visitor asks anew, and the others take what is there in the meantime.
-        let _asked = match self.last_or_ask() {
-            Ok(last) => return Ok(last),
-            Err(asked) => asked,
-        };
-        let begin = Instant::now();
-        let now = self.now().await?;
-        let counts = self.ask(|timers| async move { timers.counts().await }).await?;
-        let pace = self.ask(|timers| async move { timers.pace(HOUR, STEP).await }).await?;
-        let missing = now.missing.or(counts.missing).or(pace.missing);
+    pub(crate) async fn whole(&self) -> Result<Answer<Whole>> {
+        let parts = together(self.each.iter().map(|of| of.counted(self.keep))).await;
+        let Answer { of: parts, missing } = Answer::of_all(parts)?;
+        let is_old = parts.iter().any(|(_, is_old)| *is_old);
+        let parts: Vec<Arc<Counted>> = parts.into_iter().map(|(part, _)| part).collect();
+        let age = |of: &Arc<Counted>| of.read.elapsed();
+        let now = parts.iter().map(|of| of.now + age(of)).min();
         let whole = Whole {
-            now: now.of,
-            counts: summed(counts.of),
-            pace: pace.of.into_iter().flatten().collect(),
-            read: Instant::now(),
-            took: begin.elapsed(),
+            now: now.unwrap_or_else(SystemTime::now),
+            counts: summed(parts.iter().flat_map(|of| &of.counts)),
+            pace: parts.iter().flat_map(|of| of.pace.iter().cloned()).collect(),
+            age: parts.iter().map(age).max().unwrap_or_default(),
+            is_old,
         };
-        let answer = Answer { of: Arc::new(whole), missing };
-        self.cached().last = Some(answer.clone());
-        Ok(answer)
-    }
-
-    fn cached(&self) -> MutexGuard<'_, Cached> {
-        self.whole.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Returns the last answer if it is still good, or somebody asks already. Otherwise the caller has to ask.
-    fn last_or_ask(&self) -> std::result::Result<Answer<Arc<Whole>>, Asked<'_>> {
-        let mut cached = self.cached();
-        let is_good = |last: &Answer<Arc<Whole>>| {
-            // One that waited for a database that is away has not kept the others busy, and is to end when that one is back.
-            let rest = if last.missing.is_none() { 10 * last.of.took } else { Duration::ZERO };
-            last.of.age() < self.keep.max(rest)
-        };
-        if let Some(last) = cached.last.as_ref().filter(|last| cached.is_asked || is_good(last)) {
-            return Ok(last.clone());
-        }
-        cached.is_asked = true;
-        Err(Asked(self))
+        Ok(Answer { of: whole, missing })
     }
 
     /// Returns timers in the order of the list, and the next page if there is one.
     pub(crate) async fn list(&self, filter: &Filter) -> Result<Answer<Vec<Timer>>> {
         let limit = filter.limit as usize;
-        let question = |timers: AsyncTimers| async move { timers.list(filter).await };
+        let question = |timers: AsyncTimers| {
+            let filter = filter.clone();
+            async move { timers.list(&filter).await }
+        };
         let Answer { of, missing } = self.ask(question).await?;
         let is_in_order = of.len() == 1;
         let mut of: Vec<Timer> = of.into_iter().flatten().collect();
@@ -169,7 +189,10 @@ impl Sight {
     /// Returns attempts, the newest first.
     pub(crate) async fn history(&self, filter: &HistoryFilter) -> Result<Answer<Vec<Attempt>>> {
         let limit = filter.limit as usize;
-        let question = |timers: AsyncTimers| async move { timers.history(filter).await };
+        let question = |timers: AsyncTimers| {
+            let filter = filter.clone();
+            async move { timers.history(&filter).await }
+        };
         let Answer { of, missing } = self.ask(question).await?;
         let is_in_order = of.len() == 1;
         let mut of: Vec<Attempt> = of.into_iter().flatten().collect();
@@ -187,18 +210,9 @@ impl fmt::Debug for Sight {
     }
 }
 
-/// A visitor asks for the whole. Its end says that nobody does, also if the visitor has gone away in the middle.
-struct Asked<'a>(&'a Sight);
-
-impl Drop for Asked<'_> {
-    fn drop(&mut self) {
-        self.0.cached().is_asked = false;
-    }
-}
-
-fn summed(counts: Vec<Vec<KindCounts>>) -> Vec<KindCounts> {
+fn summed<'a>(counts: impl Iterator<Item = &'a KindCounts>) -> Vec<KindCounts> {
     let mut kinds = BTreeMap::<String, KindCounts>::new();
-    for of in counts.into_iter().flatten() {
+    for of in counts {
         let sum = kinds.entry(of.kind.clone()).or_insert_with(|| KindCounts::new(&*of.kind));
         sum.waiting += of.waiting;
         sum.retrying += of.retrying;

@@ -111,6 +111,7 @@ fn timers_come_and_one_is_requeued(browser: &Browser) {
     assert!(browser.text().contains("402, the card was declined"));
     browser.click("tbody tr:first-child .do button");
     until("it is said", || browser.text().contains("The timer waits again"));
+    until("a reload does not say it", || !browser.address().contains("said="));
     until("it is done", || timers.get("charge", &key).expect("an answer").is_none());
     browser.open(&format!("{}?view=past&kind=charge&outcome=done", service.page()));
     until("it is in the history", || browser.text().contains(&key));

@@ -70,6 +70,7 @@ fn of(kind: &str, key: &str, delay: Duration) -> NewTimer {
 on_both! { "the page":
     timers_are_shown_in_each_state,
     a_list_goes_on_over_pages,
+    what_is_upcoming_is_in_the_order_of_time,
     each_action_does_what_it_says,
     hostile_texts_are_shown_and_do_nothing,
     the_last_hour_is_drawn,
@@ -152,6 +153,18 @@ fn a_list_goes_on_over_pages(database: &Database<'_>) {
         seen.dedup();
         assert_eq!((seen.len(), all, pages), (count, count, count.div_ceil(50)), "{view}");
     }
+}
+
+fn what_is_upcoming_is_in_the_order_of_time(database: &Database<'_>) {
+    let timers = database.open();
+    let later: Vec<_> = (0..60).map(|key| of("aaa", &format!("l{key}"), 4000 * HOUR)).collect();
+    let soon: Vec<_> = (0..5).map(|key| of("mail", &format!("s{key}"), HOUR)).collect();
+    timers.schedule_all(&[later, soon].concat()).expect("scheduled");
+    let list = Client::new(page_of(&timers).build()).get("?view=upcoming");
+    let keys: Vec<_> = links(&list.body).into_iter().filter(|of| of.contains("&key=")).collect();
+    let (first, rest) = keys.split_at(5);
+    assert!(first.iter().all(|link| link.contains("&key=s")), "{first:?}");
+    assert!(rest.len() == 45 && rest.iter().all(|link| link.contains("&key=l")), "{rest:?}");
 }
 
 fn each_action_does_what_it_says(database: &Database<'_>) {
@@ -328,6 +341,10 @@ fn a_secret_that_can_be_guessed_makes_no_page() {
     assert!(matches!(refused, Err(ShortSecret { bytes: 15, .. })));
     assert!(refused.expect_err("too short").to_string().contains("16 or more"));
     assert!(Page::with_token(&timers, "").is_err());
+    assert!(Page::with_token(&timers, &" ".repeat(20)).is_err());
+    let of_a_file = Page::with_token(&timers, &format!("{TOKEN}\r\n")).expect("long enough");
+    let mut client = Client::locked(Router::new().route_service("/", of_a_file.build()), "/");
+    assert_eq!(client.bearer(Method::GET, "", TOKEN).status, StatusCode::OK);
     assert!(Page::with_hook(&timers, "short", |_| None).is_err());
     assert_ne!(random_token(), random_token());
     assert_eq!(random_token().len(), 32);
@@ -368,7 +385,7 @@ fn only_the_token_opens_the_page() {
     assert_eq!(login.status, StatusCode::SEE_OTHER);
     assert_eq!(login.header("location"), "?view=upcoming");
     let cookie = login.header("set-cookie").to_owned();
-    assert!(cookie.ends_with("; Max-Age=43200; HttpOnly; SameSite=Strict"), "{cookie}");
+    assert!(cookie.ends_with("; Path=/; Max-Age=43200; HttpOnly; SameSite=Strict"), "{cookie}");
     assert!(!cookie.contains(TOKEN));
     assert!(client.get("?view=upcoming").has("needle"));
 
@@ -406,8 +423,12 @@ fn only_the_token_opens_the_page() {
     let page = another.get("?view=upcoming");
     assert!(page.has("needle"));
     let out = another.send(&Form::of(&page.body, "do=logout").expect("a button"));
-    assert!(out.header("set-cookie").starts_with(&format!("{name}=; Max-Age=0;")));
+    assert!(out.header("set-cookie").starts_with(&format!("{name}=; Path=/; Max-Age=0;")));
     assert!(is_locked(&another.get("?view=upcoming")));
+    // An action of a page that was still open is not done, which is said, and the login leads back to it.
+    let late = another.post(cancel, &[("back", "?view=upcoming")]);
+    assert!(is_locked(&late) && late.has("so nothing was changed"));
+    assert!(links(&late.body).contains(&"?view=upcoming".to_owned()));
 
     // A browser that speaks TLS gets a cookie that is for TLS alone.
     let mut secure = Client::locked(router.clone(), "/");
@@ -702,4 +723,74 @@ fn a_database_that_is_away_is_said_so() {
     assert_eq!(several.get("?view=past").status, StatusCode::OK);
     assert_eq!(several.said(&cancel(first[0])), "cancelled");
     assert_eq!(several.get(&timer(second[0])).status, StatusCode::SERVICE_UNAVAILABLE);
+}
+
+/// A lock of the table stands for a database that is slow, or frozen.
+#[test]
+fn a_slow_database_keeps_few_connections_busy() {
+    let server = match server::Server::find() {
+        Ok(server) => server,
+        Err(reason) => {
+            return databases::say(&format!("the page, with a slow database: skipped: {reason}"));
+        }
+    };
+    let (slow, file) = (Database::schema(&server), Database::file());
+    let timers = slow.open();
+    let both =
+        OpenOptions::new().with_stores(vec![store(&file), store(&slow)]).expect("they open");
+    let new: Vec<_> = (0..40).map(|key| of("mail", &key.to_string(), HOUR)).collect();
+    both.schedule_all(&new).expect("scheduled");
+    let page = page_of(&timers).counts_every(Duration::ZERO).build();
+    let fresh = page_of(&timers).build();
+    let mut client = Client::new(page.clone());
+    let mut several = Client::new(page_of(&both).build());
+    let is_old = |answer: &Answer| answer.has("These counts are old.");
+    assert!(!is_old(&client.get("")));
+
+    let end = slow.begin("BEGIN; LOCK TABLE tickwheel_timers");
+    let busy = || {
+        slow.number(
+            "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'tickwheel_timers'::regclass",
+        )
+    };
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let ask = |page: &Page, view: &str| {
+        let request = Request::builder().uri(format!("/{view}"));
+        let request = request.header("authorization", format!("Bearer {TOKEN}"));
+        let request = request.body(axum::body::Body::empty()).expect("a request");
+        let page = page.clone();
+        async move { page.answer(request).await.status() }
+    };
+    // Somebody reloads again and again: each visitor goes away before there is an answer.
+    let gone = Duration::from_millis(50);
+    runtime.block_on(async {
+        for view in ["", "?view=dead"].into_iter().cycle().take(40) {
+            _ = tokio::time::timeout(gone, ask(&page, view)).await;
+        }
+    });
+    common::until("the counts wait, and three lists", || busy() == 4);
+    let list = client.get("?view=dead");
+    assert_eq!(list.status, StatusCode::SERVICE_UNAVAILABLE);
+    assert!(list.has("has not answered a question of this page for"));
+
+    // Many come at once to a page that has just started.
+    let first: Vec<_> = (0..12).map(|_| runtime.spawn(ask(&fresh, ""))).collect();
+    runtime.block_on(async { tokio::time::sleep(gone).await });
+    common::until("one counts for all of them", || busy() == 5);
+
+    common::until("it is said that counts are old", || is_old(&client.get("")));
+    // Of two, the other one is shown.
+    let list = several.get("?view=upcoming&kind=mail");
+    assert!(list.status == StatusCode::OK && list.has("the database number 1 is away"));
+    assert!(links(&list.body).iter().any(|link| link.contains("shard=0")));
+
+    end();
+    for status in first {
+        assert_eq!(runtime.block_on(status).expect("it has ended"), StatusCode::OK);
+    }
+    common::until("it answers again", || {
+        client.get("?view=dead").status == StatusCode::OK && !is_old(&client.get(""))
+    });
+    common::until("all of it", || !several.get("?view=upcoming").has("is missing here"));
 }

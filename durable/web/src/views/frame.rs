@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::access::Login;
-use crate::action::{Action, Said};
+use crate::action::{Action, SAID, Said};
 use crate::html::{Html, html};
 use crate::link::Query;
 use crate::service::Settings;
@@ -131,6 +131,11 @@ impl Frame<'_> {
         self.is_sharded.then_some(shard)
     }
 
+    /// Returns the link to this view, without what it says of an action.
+    pub(crate) fn here(&self) -> Query {
+        self.query.clone().without(&SAID)
+    }
+
     /// Writes a form, with what its request has to have (ACCESS-3), and where the browser goes afterwards.
     pub(crate) fn form(
         &self,
@@ -149,7 +154,7 @@ impl Frame<'_> {
     /// Writes a button that does it at once, for those who may.
     pub(crate) fn button(&self, out: &mut Html, name: &'static str, action: &Query) {
         if self.may_act {
-            self.form(out, action, self.query, |out| html!(out; "<button>" {name} "</button>"));
+            self.form(out, action, &self.here(), |out| html!(out; "<button>" {name} "</button>"));
         }
     }
 
@@ -157,7 +162,7 @@ impl Frame<'_> {
     pub(crate) fn ask_first(&self, out: &mut Html, name: &'static str, action: &Query) {
         if self.may_act {
             let ask =
-                action.clone().with("view", View::Confirm.name()).with("back", self.query.link());
+                action.clone().with("view", View::Confirm.name()).with("back", self.here().link());
             html!(out; r#"<a class="button grave" href=""# [ask.link()] r#"">"# {name} "</a>");
         }
     }

@@ -1,13 +1,14 @@
 //! Lists of timers and of attempts, page by page.
 
+use std::cmp::Ordering;
 use std::time::{Duration, SystemTime};
 
-use tickwheel_durable::{Attempt, Filter, HistoryFilter, Outcome, Result, State, Timer};
+use tickwheel_durable::{Attempt, Filter, HistoryFilter, Outcome, State, Timer};
 
-use crate::action::Action;
+use crate::action::{Action, SAID};
 use crate::html::{Html, html};
 use crate::link::{self, Query};
-use crate::sight::{Answer, Sight};
+use crate::sight::{Answer, Result, Sight};
 use crate::times::{beside, span, utc};
 use crate::views::{Frame, Shown, View, frame};
 
@@ -56,7 +57,10 @@ pub(crate) async fn show(view: View, frame: &Frame<'_>, sight: &Sight) -> Result
         Some(last) => filter.after(&last),
         None => filter,
     };
-    let mut timers = sight.list(&filter).await?;
+    let mut timers = match kind {
+        None if view == View::Upcoming => upcoming(sight, link::timer_behind(query), now).await?,
+        _ => sight.list(&filter).await?,
+    };
     let has_more = timers.of.len() > PAGE as usize;
     timers.of.truncate(PAGE as usize);
     let mut page = Html::default();
@@ -67,7 +71,7 @@ pub(crate) async fn show(view: View, frame: &Frame<'_>, sight: &Sight) -> Result
     table(&mut page, frame, &timers.of, now, Place::of(kind));
     html!(page; r#"<p class="do">"#);
     if let Some(last) = timers.of.last().filter(|_| has_more) {
-        let next = link::behind_timer(query.clone().without(&["wake", "said", "count"]), last);
+        let next = link::behind_timer(query.clone().without(&["wake"]).without(&SAID), last);
         html!(page; r#"<a class="button" rel="next" href=""# [next.link()] r#"">Next page</a>"#);
     }
     if let Some(kind) = kind.filter(|_| view == View::Dead && !timers.of.is_empty()) {
@@ -77,6 +81,39 @@ pub(crate) async fn show(view: View, frame: &Frame<'_>, sight: &Sight) -> Result
     html!(page; "</p>");
     let (title, missing) = (name.to_owned(), missing.or(timers.missing));
     Ok(Shown { title, page, missing, is_there: true, is_live: true })
+}
+
+/// Returns the timers of all kinds that wake next, or those that follow one. A list is in the order of kinds, so the next ones of all
+/// are among the next ones of each. A kind is known as soon as its timers are counted.
+async fn upcoming(
+    sight: &Sight,
+    last: Option<Timer>,
+    now: SystemTime,
+) -> Result<Answer<Vec<Timer>>> {
+    let Answer { of: whole, missing } = sight.whole().await?;
+    let mut next = Answer { of: Vec::new(), missing };
+    for counts in whole.counts.iter().filter(|of| of.waiting + of.retrying > 0) {
+        let filter = Filter::new().kind(&*counts.kind).limit(PAGE + 1);
+        let filter = in_state(filter, State::Waiting, now);
+        let more = match last.clone() {
+            None => sight.list(&filter).await?,
+            Some(mut place) => {
+                // Of those that wake at the same time, the kinds before that of the last one have been shown.
+                place.id = match counts.kind.cmp(&place.kind) {
+                    Ordering::Less => i64::MAX,
+                    Ordering::Equal => place.id,
+                    Ordering::Greater => i64::MIN,
+                };
+                place.kind.clone_from(&counts.kind);
+                sight.list(&filter.after(&place)).await?
+            }
+        };
+        next.missing = next.missing.or(more.missing);
+        next.of.extend(more.of);
+        next.of.sort_by_cached_key(|of| (of.wake, of.kind.clone(), of.id, of.shard));
+        next.of.truncate(PAGE as usize + 1);
+    }
+    Ok(next)
 }
 
 /// Writes a list of attempts.
@@ -118,7 +155,7 @@ pub(crate) async fn past(frame: &Frame<'_>, sight: &Sight) -> Result<Shown> {
     html!(page; "</nav>");
     attempts(&mut page, frame, &past.of, now, Place::of(kind));
     if let Some(last) = past.of.last().filter(|_| has_more) {
-        let next = link::behind_attempt(query.clone().without(&["said", "count"]), last);
+        let next = link::behind_attempt(query.clone().without(&SAID), last);
         html!(page; r#"<p><a class="button" rel="next" href=""# [next.link()] r#"">Earlier</a></p>"#);
     }
     let (title, missing) = ("Past".to_owned(), missing.or(past.missing));

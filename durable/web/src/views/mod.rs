@@ -5,10 +5,8 @@ mod lists;
 mod overview;
 mod timer;
 
-use tickwheel_durable::Result;
-
 use crate::html::Html;
-use crate::sight::Sight;
+use crate::sight::{Result, Sight};
 pub(crate) use frame::{Frame, SCRIPT, STYLE};
 
 /// What a link asks for.
@@ -16,7 +14,7 @@ pub(crate) use frame::{Frame, SCRIPT, STYLE};
 pub(crate) enum View {
     /// All kinds, or one of them, with its pictures.
     Overview,
-    /// Timers that wait, by the time at which they wake.
+    /// Timers that wait, by the time at which they wake, whatever their kinds.
     Upcoming,
     Running,
     Dead,

@@ -2,13 +2,13 @@
 
 use std::time::{Duration, SystemTime};
 
-use tickwheel_durable::{Filter, HistoryFilter, KindCounts, Result, State};
+use tickwheel_durable::{Filter, HistoryFilter, KindCounts, State};
 
 use crate::action::Action;
 use crate::html::{Html, html};
 use crate::link::Query;
 use crate::picture::{self, LastHour};
-use crate::sight::{Answer, Sight, Whole};
+use crate::sight::{Answer, Result, Sight, Whole};
 use crate::times::span;
 use crate::views::lists::{self, Place};
 use crate::views::{Frame, Shown, View, frame};
@@ -18,13 +18,14 @@ const FEW: u32 = 5;
 
 pub(crate) async fn show(frame: &Frame<'_>, sight: &Sight) -> Result<Shown> {
     let whole = sight.whole().await?;
-    let (of, now) = (&whole.of, whole.of.now());
+    let (of, now) = (&whole.of, whole.of.now);
     let Some(kind) = frame.query.get("kind") else {
         let mut page = Html::default();
+        warning(&mut page, of);
         summary(&mut page, of, None, now);
         let missing = dead(&mut page, frame, sight, of, now).await?;
         kinds(&mut page, of, now);
-        age(&mut page, of.age());
+        age(&mut page, of.age);
         let (title, missing) = ("Overview".to_owned(), whole.missing.or(missing));
         return Ok(Shown { title, page, missing, is_there: true, is_live: true });
     };
@@ -32,6 +33,7 @@ pub(crate) async fn show(frame: &Frame<'_>, sight: &Sight) -> Result<Shown> {
     html!(page; "<h2><small>Kind</small> " );
     frame::name(&mut page, kind);
     html!(page; "</h2>");
+    warning(&mut page, of);
     summary(&mut page, of, Some(kind), now);
     let all = Filter::new().kind(kind).limit(FEW);
     let mut missing = whole.missing.clone();
@@ -55,7 +57,7 @@ pub(crate) async fn show(frame: &Frame<'_>, sight: &Sight) -> Result<Shown> {
     let past = sight.history(&HistoryFilter::new().kind(kind).limit(FEW)).await?;
     missing = missing.or(past.missing);
     lists::attempts(&mut page, frame, &past.of, now, Place::Kind);
-    age(&mut page, of.age());
+    age(&mut page, of.age);
     Ok(Shown { title: kind.to_owned(), page, missing, is_there: true, is_live: true })
 }
 
@@ -89,6 +91,14 @@ fn title(out: &mut Html, name: &'static str, view: View, kind: &str) {
 
 fn age(out: &mut Html, age: Duration) {
     html!(out; r#"<p class="age">Counts and pictures as they were "# {span(age)} " ago.</p>");
+}
+
+/// Says that counts are older than they should be (SIGHT-2).
+pub(crate) fn warning(out: &mut Html, whole: &Whole) {
+    if whole.is_old {
+        html!(out; r#"<p class="note" role="alert"><b>These counts are old.</b> They were read "# {span(whole.age)}
+            " ago, and the database has not answered since.</p>");
+    }
 }
 
 /// Writes the numbers and pictures, of all kinds or of one.

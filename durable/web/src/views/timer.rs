@@ -2,15 +2,15 @@
 
 use std::fmt::Write;
 
-use tickwheel_durable::{Error, HistoryFilter, Repetition, Result, State, Timer};
+use tickwheel_durable::{Error, HistoryFilter, Repetition, State, Timer};
 
-use crate::action::Action;
+use crate::action::{Action, SAID};
 use crate::html::{Html, html};
 use crate::link::Query;
-use crate::sight::{Answer, Sight};
+use crate::sight::{Answer, Result, Sight};
 use crate::times::span;
 use crate::views::lists::{self, Place};
-use crate::views::{Frame, Shown, frame};
+use crate::views::{Frame, Shown, frame, overview};
 
 /// So many of a timer's attempts are shown.
 const ATTEMPTS: u32 = 100;
@@ -20,9 +20,10 @@ const MOST_TEXT: usize = 4096;
 const MOST_BYTES: usize = 1024;
 
 pub(crate) async fn show(frame: &Frame<'_>, sight: &Sight) -> Result<Shown> {
-    let (kind, key) = named(frame.query)?;
+    let query = frame.query;
+    let (kind, key) = named(query)?;
     let Answer { of: now, missing } = sight.now().await?;
-    let timer = sight.timers_of(frame.query).get(kind, key).await?;
+    let timer = sight.get(query, kind, key).await?;
     let past = sight.history(&HistoryFilter::new().kind(kind).key(key).limit(ATTEMPTS)).await?;
     let mut page = Html::default();
     html!(page; r#"<h2><small><a href=""# [Query::new("").with("kind", kind).link()] r#"">"#);
@@ -115,7 +116,7 @@ fn named(query: &Query) -> Result<(&str, &str)> {
 
 fn reset(out: &mut Html, frame: &Frame<'_>, timer: &Timer) {
     let action = Action::Reset.on(&timer.kind, &timer.key, frame.shard(timer.shard));
-    frame.form(out, &action, frame.query, |out| {
+    frame.form(out, &action, &frame.here(), |out| {
         html!(out; r#"<p class="do"><label for="number">Move it to</label><input id="number" name="number" inputmode="numeric" pattern=" *[0-9]+ *" size="6" required>"#
             r#"<select name="unit" aria-label="Unit"><option>seconds<option selected>minutes<option>hours<option>days</select> from now "#
             "<button>Move</button></p>");
@@ -176,14 +177,15 @@ pub(crate) async fn confirm(frame: &Frame<'_>, sight: &Sight) -> Result<Shown> {
     let action = query.get("do").and_then(Action::of).ok_or_else(invalid)?;
     let kind = query.get("kind").ok_or_else(invalid)?;
     let back =
-        Query::parse(query.get("back").unwrap_or_default().trim_start_matches('?').as_bytes());
+        Query::parse(query.get("back").unwrap_or_default().trim_start_matches('?').as_bytes())
+            .without(&SAID);
     let mut page = Html::default();
     html!(page; r#"<div class="card narrow">"#);
     let (mut is_there, mut missing) = (true, None);
     let action = match action {
         Action::Cancel => {
             let (kind, key) = named(query)?;
-            let timer = sight.timers_of(frame.query).get(kind, key).await?;
+            let timer = sight.get(query, kind, key).await?;
             is_there = timer.is_some();
             html!(page; "<h2>Cancel this timer?</h2><p><b>");
             frame::name(&mut page, kind);
@@ -203,6 +205,7 @@ pub(crate) async fn confirm(frame: &Frame<'_>, sight: &Sight) -> Result<Shown> {
         Action::RequeueAll | Action::CancelAll => {
             let whole = sight.whole().await?;
             let dead = whole.of.counts.iter().find(|of| of.kind == kind).map_or(0, |of| of.dead);
+            overview::warning(&mut page, &whole.of);
             missing = whole.missing;
             match action {
                 Action::RequeueAll => html!(page; "<h2>Requeue all dead timers of this kind?</h2>"),
@@ -219,7 +222,7 @@ pub(crate) async fn confirm(frame: &Frame<'_>, sight: &Sight) -> Result<Shown> {
             }
             Some(action.on_all(kind))
         }
-        _ => return Err(invalid()),
+        _ => return Err(invalid().into()),
     };
     html!(page; r#"<div class="do">"#);
     if let Some(action) = action.filter(|_| is_there && frame.may_act) {
