@@ -93,9 +93,7 @@ impl Action {
                     Said::why_not(timers, kind, key).await?
                 }
             }
-            Action::RequeueAll => {
-                Said::all(acted(timers.requeue_all(kind, Duration::ZERO)).await?)
-            }
+            Action::RequeueAll => Said::all(acted(timers.requeue_all(kind, Duration::ZERO)).await?),
             Action::CancelAll => {
                 // In parts, so that no transaction is long.
                 let dead = Filter::new().kind(kind).state(State::Dead);

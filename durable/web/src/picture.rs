@@ -241,7 +241,9 @@ fn grid(out: &mut Html, y: f64, name: impl std::fmt::Display) {
 
 /// The time below each quarter of an hour, and the first one says that it is UTC.
 fn times(out: &mut Html, hour: &LastHour) {
-    for (index, (x, time, _)) in hour.each().enumerate().filter(|(index, _)| index % 15 == 0 && index + 1 < MINUTES) {
+    for (index, (x, time, _)) in
+        hour.each().enumerate().filter(|(index, _)| index % 15 == 0 && index + 1 < MINUTES)
+    {
         html!(out; r#"<text class="x" x=""# [format!("{x:.1}")] r#"" y="190">"# {time});
         if index == 0 {
             html!(out; " UTC");

@@ -349,7 +349,8 @@ impl Visit<'_> {
         let back = form.get("back").unwrap_or_default();
         let back = Query::parse(back.trim_start_matches('?').as_bytes()).without(&SAID);
         if self.login.is_none() && action != Action::Login {
-            let words = "You are not logged in any more, so nothing was changed. Log in, and do it again.";
+            let words =
+                "You are not logged in any more, so nothing was changed. Log in, and do it again.";
             return self.locked(Some(words), &back);
         }
         if let Some(objection) =

@@ -75,7 +75,7 @@ impl Source {
         question: impl Future<Output = tickwheel_durable::Result<T>> + Send + 'static,
     ) -> Result<T> {
         self.look()?;
-        let question = Some(Box::pin(question) as Question<_>);
+        let question = Some(Box::pin(question) as Question<tickwheel_durable::Result<T>>);
         let asked = Asked { of: self, begin: Instant::now(), question };
         match Scheduler::global().timeout(LIMIT, asked).await {
             Ok(answer) => answer.map_err(Failed::from),

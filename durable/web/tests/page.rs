@@ -736,8 +736,7 @@ fn a_slow_database_keeps_few_connections_busy() {
     };
     let (slow, file) = (Database::schema(&server), Database::file());
     let timers = slow.open();
-    let both =
-        OpenOptions::new().with_stores(vec![store(&file), store(&slow)]).expect("they open");
+    let both = OpenOptions::new().with_stores(vec![store(&file), store(&slow)]).expect("they open");
     let new: Vec<_> = (0..40).map(|key| of("mail", &key.to_string(), HOUR)).collect();
     both.schedule_all(&new).expect("scheduled");
     let page = page_of(&timers).counts_every(Duration::ZERO).build();
