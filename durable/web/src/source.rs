@@ -136,7 +136,9 @@ impl Source {
         });
         let limit = if locked(&self.counting).last().is_some() { LIMIT } else { FIRST };
         let left = limit.saturating_sub(begin.elapsed());
-        let is_late = Scheduler::global().timeout(left, is_counted).await.is_err();
+        // Whoever comes later than that leaves no waker here.
+        let is_late =
+            left.is_zero() || Scheduler::global().timeout(left, is_counted).await.is_err();
         let counting = locked(&self.counting);
         match &counting.kept {
             Some((_, kept)) if !is_late => kept.clone().map(|last| (last, false)),
