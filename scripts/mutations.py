@@ -1226,6 +1226,15 @@ MUTATIONS = [
      """        format!(
             "?{}",""", """        format!(
             "{}",""", durable_web("--lib", "link::")),
+    ("a visitor counts although somebody does", "durable/web/src/source.rs",
+     "                Some(begin) => begin,", "                Some(_) => self.count()?,",
+     durable_web("--test", "page", "--", "a_slow_database")),
+    ("a question without a visitor is forgotten", "durable/web/src/source.rs",
+     "locked(&self.of.left).push((self.begin, question));", "drop(question);",
+     durable_web("--test", "page", "--", "a_slow_database")),
+    ("a login of one path", "durable/web/src/access.rs",
+     "{name}={value}; Path=/; Max-Age", "{name}={value}; Max-Age",
+     durable_web("--test", "page", "--", "only_the_token")),
 ]
 
 

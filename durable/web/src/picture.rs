@@ -200,9 +200,10 @@ pub(crate) fn lateness(out: &mut Html, hour: &LastHour) {
         html!(out; r#"<path class="range" d=""# [bar(x, mean + 1.0, max)] r#""/></g>"#);
         // The first minute has a short line of its own, because it may be the only one.
         let middle = x + BAR / 2.0;
-        _ = match path.is_empty() {
-            true => write!(path, "M{:.1} {mean:.1}H{middle:.1}", middle - 4.0),
-            false => write!(path, "L{middle:.1} {mean:.1}"),
+        _ = if path.is_empty() {
+            write!(path, "M{:.1} {mean:.1}H{middle:.1}", middle - 4.0)
+        } else {
+            write!(path, "L{middle:.1} {mean:.1}")
         };
     }
     html!(out; r#"<path class="mean" d=""# [path] r#""/>"#);

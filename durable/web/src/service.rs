@@ -398,9 +398,10 @@ impl Visit<'_> {
 
     /// Says what the database says, which an operator wants to know. It has no password in it.
     fn failed(&self, error: &Failed) -> Reply {
-        let status = match error.is_invalid {
-            true => StatusCode::BAD_REQUEST,
-            false => StatusCode::SERVICE_UNAVAILABLE,
+        let status = if error.is_invalid {
+            StatusCode::BAD_REQUEST
+        } else {
+            StatusCode::SERVICE_UNAVAILABLE
         };
         self.problem(status, &error.words)
     }
