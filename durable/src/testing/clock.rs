@@ -78,12 +78,12 @@ const BEHIND: &str = "?vfs=memdb";
 
 /// Makes a store in memory on a clock of its own.
 pub(super) fn store(begin: SystemTime) -> Result<Sqlite> {
+    /// Relaxed: it orders nothing.
+    static MADE: AtomicU64 = AtomicU64::new(0);
     if begin < SystemTime::UNIX_EPOCH || begin > from_micros(LATEST) - LONGEST {
         let problem = "a virtual clock begins in a year from 1970 to 9798, because stores have no times before and long after that";
         return Err(Error::Invalid(problem.to_owned()));
     }
-    /// Relaxed: it orders nothing.
-    static MADE: AtomicU64 = AtomicU64::new(0);
     let builder = Scheduler::builder().precision(Precision::Exact);
     let (scheduler, driver) =
         builder.build_driven().map_err(|error| Error::Invalid(error.to_string()))?;

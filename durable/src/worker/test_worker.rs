@@ -157,7 +157,7 @@ impl TestWorker {
         let ran = self.run_until(target);
         // Another worker would see at its next look that the clock was moved, up to a minute later.
         let tell = |other: &Shared| {
-            if !std::ptr::eq(other, &*self.shared) {
+            if !std::ptr::eq(other, Arc::as_ptr(&self.shared)) {
                 other.look_now();
             }
         };
