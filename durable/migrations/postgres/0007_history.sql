@@ -15,7 +15,9 @@ ALTER TABLE tickwheel_timers
     -- Since when a worker that removes what is dead knows of a dead timer. It counts as long as the fencing number is the timer's, so a
     -- timer that is brought back and dies again is dead anew, whoever has brought it back.
     ADD dead_since timestamptz,
-    ADD dead_fence bigint;
+    ADD dead_fence bigint,
+    -- No row has a trace yet, so none is read for this while others wait.
+    ADD CONSTRAINT "a trace has at most 1000 bytes" CHECK (octet_length(trace) <= 1000) NOT VALID;
 
 -- Attempts of kinds with a history, from the first on. A row is put in with the outcome, and is removed when it is too old. So the
 -- table is written at its end and deleted at its begin, and its dead rows are cleared before they are many.
@@ -104,5 +106,27 @@ BEGIN
         RETURNING t.kind, t.key, t.due, t.xmax::text <> '0';
     END IF;
 END $$;
+
+-- A claim of a kind with limits finds what it has locked by its place too. By its number alone, the server compared each row of the table
+-- with each number, if it had counted the rows last while the table was empty. The rest of the function stays.
+DO $do$
+DECLARE
+    claim text := pg_get_functiondef('tickwheel_claim'::regproc);
+    change text[];
+BEGIN
+    FOREACH change SLICE 1 IN ARRAY ARRAY[
+        ['chosen bigint[];', 'chosen bigint[]; places tid[];'],
+        ['array_agg(l.state ORDER BY l.wake, l.id)', 'array_agg(l.state ORDER BY l.wake, l.id), array_agg(l.place)'],
+        ['INTO ids, wakes, befores FROM', 'INTO ids, wakes, befores, places FROM'],
+        ['SELECT t.id, t.wake, t.state FROM', 'SELECT t.id, t.wake, t.state, t.ctid AS place FROM'],
+        ['WHERE t.id = ANY (ids)', 'WHERE t.ctid = ANY (places) AND t.id = ANY (ids)']]
+    LOOP
+        IF strpos(claim, change[1]) = 0 THEN
+            RAISE 'the function tickwheel_claim is not that of version 6' USING HINT = 'Create it again as the file of version 6 does.';
+        END IF;
+        claim := replace(claim, change[1], change[2]);
+    END LOOP;
+    EXECUTE claim;
+END $do$;
 
 UPDATE tickwheel_schema SET version = 7;

@@ -29,7 +29,9 @@ use crate::error::{Error, Result, StopReason};
 use crate::failure::Failure;
 use crate::handler::{TIME_LIMIT, Tenure};
 use crate::sight;
-use crate::store::{Changed, Claim, Claimed, ClaimedTimer, Connection, Floor, HELD_BACK, RunId};
+use crate::store::{
+    Changed, Claim, Claimed, ClaimedTimer, Connection, Floor, HELD_BACK, RunId, Then,
+};
 
 /// How often to look without a reason.
 const LOOK: Duration = Duration::from_secs(60);
@@ -834,22 +836,35 @@ impl<'a> Dispatcher<'a> {
     fn end_of_time(&mut self, fence: i64) {
         let shared = self.shared;
         let mut state = shared.state();
+        let is_stopping = state.is_stopping();
         let Some(held) = state.runs.get_mut(&fence) else { return };
         if held.stage != Stage::Started {
             return;
         }
-        held.stage = Stage::Settled;
         let (kind, timer, tenure) = (held.kind, Arc::clone(&held.timer), Arc::clone(&held.tenure));
+        let is_async = shared.kinds[kind].handler.is_async();
+        let was_polled = !is_async || tenure.began().is_some();
+        // A flight whose first poll is to come, or has just been (FLIGHT-4).
+        if is_async && !tenure.is_late() && (was_polled || !is_stopping) {
+            drop(state);
+            let limit = shared.time_limit_of(kind, &timer);
+            _ = shared.causes.insert(Cause::Limit(fence), (), limit);
+            return;
+        }
+        held.stage = Stage::Settled;
         state.lines[kind].stuck += 1;
         let is_alive = shared.width_of(kind, &state.lines[kind]) > 0;
-        let is_async = shared.kinds[kind].handler.is_async();
         let is_replaced = is_alive && !is_async && !state.is_stopping();
         drop(state);
         count(&shared.counters.timed_out, 1);
         sight::timed_out(&timer);
         let failure = Failure::new(TIME_LIMIT);
         // Its rule is the user's, so it is asked while nothing is locked.
-        let then = shared.after_failure(kind, &timer, &failure);
+        let then = if was_polled {
+            shared.after_failure(kind, &timer, &failure)
+        } else {
+            Then::Release
+        };
         shared.tell_of_failure(&timer, &then);
         let mut state = shared.state();
         // A transaction of the handler's locks the row. So the outcome is written when that was undone. If it commits in spite

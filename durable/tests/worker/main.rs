@@ -44,7 +44,9 @@ use history::{
 };
 use runs::{
     a_cancel_reaches_a_run_within_a_second, a_failure_may_be_given_up,
-    a_handler_that_hangs_raises_an_alarm, a_run_that_has_completed_itself_is_not_cancelled,
+    a_rule_that_nobody_knows_is_the_end_at_once,
+    a_handler_that_hangs_raises_an_alarm,
+    a_run_that_has_completed_itself_is_not_cancelled,
     a_snooze_gives_its_place_to_others, a_snooze_stays_in_its_series,
     a_snooze_undoes_the_transaction, a_snooze_uses_up_no_attempt, each_kind_has_its_own_retries,
     the_end_of_a_lease_is_noticed, to_ask_about_long_runs_costs_little,
@@ -1426,6 +1428,7 @@ on_both! {
     a_rate_is_made_use_of,
     each_kind_has_its_own_retries,
     a_failure_may_be_given_up,
+    a_rule_that_nobody_knows_is_the_end_at_once,
     a_snooze_uses_up_no_attempt,
     a_snooze_undoes_the_transaction,
     a_snooze_stays_in_its_series,
