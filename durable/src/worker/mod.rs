@@ -448,6 +448,9 @@ impl WorkerBuilder {
     /// Sets what computes the next time of a timer with a [`rule`](crate::NewTimer::rule): from the rule, and a time after
     /// which it is to be. `None` ends the series. With the feature `cron`, it is not asked about rules that begin with `cron:`.
     ///
+    /// In a worker without it, a timer with a rule dies at once: after its run, and before the run of a handler in a transaction, which
+    /// commits what follows together with its work.
+    ///
     /// ```
     /// # #[cfg(feature = "sqlite")] {
     /// use std::time::Duration;
