@@ -860,11 +860,8 @@ impl<'a> Dispatcher<'a> {
         sight::timed_out(&timer);
         let failure = Failure::new(TIME_LIMIT);
         // Its rule is the user's, so it is asked while nothing is locked.
-        let then = if was_polled {
-            shared.after_failure(kind, &timer, &failure)
-        } else {
-            Then::Release
-        };
+        let then =
+            if was_polled { shared.after_failure(kind, &timer, &failure) } else { Then::Release };
         shared.tell_of_failure(&timer, &then);
         let mut state = shared.state();
         // A transaction of the handler's locks the row. So the outcome is written when that was undone. If it commits in spite
