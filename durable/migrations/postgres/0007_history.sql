@@ -107,26 +107,4 @@ BEGIN
     END IF;
 END $$;
 
--- A claim of a kind with limits finds what it has locked by its place too. By its number alone, the server compared each row of the table
--- with each number, if it had counted the rows last while the table was empty. The rest of the function stays.
-DO $do$
-DECLARE
-    claim text := pg_get_functiondef('tickwheel_claim'::regproc);
-    change text[];
-BEGIN
-    FOREACH change SLICE 1 IN ARRAY ARRAY[
-        ['chosen bigint[];', 'chosen bigint[]; places tid[];'],
-        ['array_agg(l.state ORDER BY l.wake, l.id)', 'array_agg(l.state ORDER BY l.wake, l.id), array_agg(l.place)'],
-        ['INTO ids, wakes, befores FROM', 'INTO ids, wakes, befores, places FROM'],
-        ['SELECT t.id, t.wake, t.state FROM', 'SELECT t.id, t.wake, t.state, t.ctid AS place FROM'],
-        ['WHERE t.id = ANY (ids)', 'WHERE t.ctid = ANY (places) AND t.id = ANY (ids)']]
-    LOOP
-        IF strpos(claim, change[1]) = 0 THEN
-            RAISE 'the function tickwheel_claim is not that of version 6' USING HINT = 'Create it again as the file of version 6 does.';
-        END IF;
-        claim := replace(claim, change[1], change[2]);
-    END LOOP;
-    EXECUTE claim;
-END $do$;
-
 UPDATE tickwheel_schema SET version = 7;
