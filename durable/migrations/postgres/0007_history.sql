@@ -15,7 +15,9 @@ ALTER TABLE tickwheel_timers
     -- Since when a worker that removes what is dead knows of a dead timer. It counts as long as the fencing number is the timer's, so a
     -- timer that is brought back and dies again is dead anew, whoever has brought it back.
     ADD dead_since timestamptz,
-    ADD dead_fence bigint;
+    ADD dead_fence bigint,
+    -- No row has a trace yet, so none is read for this while others wait.
+    ADD CONSTRAINT "a trace has at most 1000 bytes" CHECK (octet_length(trace) <= 1000) NOT VALID;
 
 -- Attempts of kinds with a history, from the first on. A row is put in with the outcome, and is removed when it is too old. So the
 -- table is written at its end and deleted at its begin, and its dead rows are cleared before they are many.

@@ -119,7 +119,8 @@
 //!
 //! Workers with this feature run these rules by themselves. All other texts, and in workers without it these too, are for
 //! [`WorkerBuilder::rules`](crate::WorkerBuilder::rules). A worker that has neither lets the timer die after its run, and says what
-//! is missing. So give the feature to all workers of a kind.
+//! is missing. If the handler works in a transaction, or asks for its [`completion`](crate::Run::completion), what follows has to be known
+//! before the end of the run, so the timer dies without the run, at once as well. So give the feature to all workers of a kind.
 //!
 //! [`croner`]: https://docs.rs/croner
 //! [`Run::due`]: crate::Run::due
