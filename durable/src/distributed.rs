@@ -24,6 +24,7 @@
 //! | READ COMMITTED | claims pass over each other's rows | that of PostgreSQL on each node | if `yb_enable_read_committed_isolation` is set; otherwise it is Snapshot, where claims conflict and are repeated | yes, by the setting in the address that this crate sends; stronger than PostgreSQL's within a statement |
 //! | stored generated column | `wake` | yes | from 2025.1; a syntax error before | computed columns, with other words |
 //! | `xmax` in `RETURNING` | whether a timer was replaced | not documented | system columns are an error: `tickwheel_schedule` fails | not documented |
+//! | `ctid` | a claim, a start and an outcome find again what they have locked | in queries of one shard alone | not supported: each of them is an error | not documented |
 //! | `CREATE UNLOGGED TABLE` | which kinds need no notice | yes | accepted from 2024.2 | not documented |
 //! | `pg_advisory_xact_lock` | two processes migrate one after the other | of the node | from 2.25.1, if its flags are set | the functions are there and do nothing: migrate from one process |
 //! | `LOCK TABLE` | a migration, a change of the notices | not documented | from 2025.1.1, as a preview | not documented |
@@ -38,8 +39,8 @@
 //!   one PostgreSQL, and several of them are a list for `Timers::sharded`. Tables that are distributed by `kind` lose the claim in one
 //!   statement. With sharding by schema the whole schema is on one node, and the triggers need `citus.enable_unsafe_triggers`.
 //! - **`YugabyteDB`** would need a migration of its own: a trigger for each row in place of the transition tables and of the constraint
-//!   triggers, another way to tell whether a timer was replaced, and sequences without a cache. The statements of the workers are
-//!   documented to work, if READ COMMITTED is on.
+//!   triggers, another way to tell whether a timer was replaced, sequences without a cache, and statements of the workers that find
+//!   timers by their number in place of `ctid`. What else these use is documented to work, if READ COMMITTED is on.
 //! - **`CockroachDB`** would need functions and triggers of its own, and workers that poll. It has no way to tell workers of news but
 //!   change feeds, which are no part of the protocol.
 //! - A store of your own ([another store](crate#another-store)) is the way to either of them. `tests/store.rs` is its measure.

@@ -8,9 +8,9 @@
 //! moment at which it is due. PostgreSQL tells it of timers that are scheduled for sooner than that, when their transaction
 //! commits, however long that took. So timers are late by the time of a claim, and not by an interval of polling, and an
 //! idle worker asks the database once a minute.
-//! On two cores, with commits that wait for the disk, timers were late by 1.5 ms in the median and 2.3 ms at p99 with
-//! SQLite, and by 0.9 and 2.2 ms with PostgreSQL; a loop that polls each second was late by half a second. SQLite ran
-//! 77,000 timers a second and PostgreSQL 45,000 (`benches/queues`). The workers' scheduler was made with
+//! On two cores, with commits that wait for the disk, timers were late by 1.2 ms in the median and 2.4 ms at p99 with
+//! SQLite, and by 0.9 and 2.0 ms with PostgreSQL; a loop that polls each second was late by half a second. SQLite ran
+//! 78,000 timers a second and PostgreSQL 50,000 (`benches/queues`). The workers' scheduler was made with
 //! [`Precision::Exact`](tickwheel::Precision::Exact). The global one, with ticks of a millisecond, adds up to one.
 //!
 //! A claim begins behind what the worker has claimed before, so a backlog is worked off at the same pace from its begin to its
@@ -498,7 +498,7 @@
 //! ## When one PostgreSQL is not enough
 //!
 //! All workers of a kind claim from one index, and each run costs some row versions that vacuum must clear. Two cores, for
-//! the server and the workers, did 42,000 to 52,000 runs a second with one, two and four workers (`benches/queues`). Before
+//! the server and the workers, did 50,000 to 63,000 runs a second with one, two and four workers (`benches/queues`). Before
 //! that is too little: batch what is scheduled ([`Timers::schedule_all`]), or give a kind that floods a database of its own.
 //! Partitioning the table by kind keeps each index small, but the unique constraint must contain the partition key, as it does.
 //!
