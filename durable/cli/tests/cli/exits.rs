@@ -169,6 +169,8 @@ fn no_password_is_printed() {
         "postgres://me:s3cret/x@127.0.0.1:1/shop",
         "postgres://me:x#s3cret@127.0.0.1:port/shop",
         "postgres://me:x&s3cret=1@127.0.0.1:1/shop",
+        "postgres://me:x@y?s3cret=1@127.0.0.1:1/shop",
+        "postgres://me:x?schema=s3cret@127.0.0.1:1/shop",
         "postgres://me:my s3cret@127.0.0.1:1/shop",
         "postgres://me:my@s3cret@127.0.0.1:1/shop",
         "postgres://me:my\ns3cret@127.0.0.1:1/shop",
