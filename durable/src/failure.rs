@@ -10,7 +10,7 @@ use crate::error::with_causes;
 /// What a handler returns.
 pub type HandlerResult = Result<(), Failure>;
 
-/// Why a run has not succeeded, and what is to follow. Every error converts into one, so `?` works in a handler.
+/// Why a run has not succeeded, and what is to follow. Every type of error converts into one, so `?` works on it in a handler.
 ///
 /// ```
 /// use std::time::Duration;
@@ -24,6 +24,33 @@ pub type HandlerResult = Result<(), Failure>;
 ///     }
 ///     Ok(())
 /// }
+/// ```
+///
+/// These are no types of errors (they do not implement [`Error`](std::error::Error)), so `?` does not convert them: a text, an error in a
+/// box, such as `Box<dyn Error + Send + Sync>`, and the errors of `anyhow` and `eyre`. Convert them with `map_err`. Such a failure has only
+/// the text: [`is`](Failure::is) knows no type of it, and the function of [`give_up_if`](crate::WorkerBuilder::give_up_if) can look
+/// at the [`reason`](Failure::reason) alone. To tell the errors in a box apart, ask the box for the type, and convert that:
+///
+/// ```
+/// use std::error::Error;
+/// use std::num::ParseIntError;
+/// use tickwheel_durable::{Failure, HandlerResult, Run};
+///
+/// fn count(text: &[u8]) -> Result<u32, Box<dyn Error + Send + Sync>> {
+///     Ok(std::str::from_utf8(text)?.parse()?)
+/// }
+/// fn handle(run: &Run<'_>) -> HandlerResult {
+///     // For an error of `anyhow`, `format!("{error:#}")` has the causes too.
+///     count(run.payload()).map_err(|error| Failure::new(error.to_string()))?;
+///     Ok(())
+/// }
+/// fn convert(error: Box<dyn Error + Send + Sync>) -> Failure {
+///     match error.downcast::<ParseIntError>() {
+///         Ok(error) => Failure::from(*error),
+///         Err(error) => Failure::new(error.to_string()),
+///     }
+/// }
+/// assert!(convert(count(b"x").unwrap_err()).is::<ParseIntError>());
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
@@ -77,10 +104,14 @@ impl Failure {
         Failure { follow: Follow::Snooze(delay), ..Failure::new("snoozed") }
     }
 
-    /// Sets when to try again, if an attempt is left. With zero that is at once.
+    /// Sets when to try again, if an attempt is left. With zero that is at once. A [`snooze`](Failure::snooze) stays one, with this
+    /// delay in place of its own.
     #[must_use]
     pub fn retry_after(mut self, delay: Duration) -> Failure {
-        self.follow = Follow::After(delay);
+        self.follow = match self.follow {
+            Follow::Snooze(_) => Follow::Snooze(delay),
+            _ => Follow::After(delay),
+        };
         self
     }
 
@@ -196,6 +227,12 @@ mod tests {
             (even.gap(1), even.gap(99)),
             (Duration::from_millis(5), Duration::from_millis(5))
         );
+    }
+
+    #[test]
+    fn a_snooze_stays_one_whatever_its_delay() {
+        let (one, other) = (Duration::from_secs(1), Duration::from_secs(2));
+        assert_eq!(Failure::snooze(one).retry_after(other), Failure::snooze(other));
     }
 
     #[test]

@@ -106,7 +106,7 @@
 //! A process that is killed costs those timers an attempt whose handlers were running. What it had claimed and not started
 //! goes back uncounted when the lease ends. For that the start is written down before the handler is called: another
 //! commit. A process that is killed between the two has used up an attempt of a handler that was not called; that takes well
-//! under a millisecond. The start of a handler that takes less than five milliseconds on average, of a timer with more than
+//! under a millisecond, or as long as a runtime needs to poll an async one. The start of a handler that takes less than five milliseconds on average, of a timer with more than
 //! ten attempts left, is written with its outcome instead. If the process dies first, that attempt is not counted.
 //!
 //! A timer whose lease has ended may be what killed its process. So it runs alone in its worker the next time, for up to five
@@ -377,7 +377,7 @@
 //! | `period_ms` | integer | the period of a series |
 //! | `rule` | text | the rule of a series; `cron: ..` with the feature `cron` |
 //! | `max_attempts`, `time_limit_ms` | integer | as in [`NewTimer`] |
-//! | `trace` | text | the context of the trace of its runs |
+//! | `trace` | text | the context of the trace of its runs, at most 1000 bytes |
 //!
 //! ```sql
 //! -- PostgreSQL
@@ -424,8 +424,8 @@
 //! ALTER SCHEMA timers RENAME TO clocks;
 //! DO $$ DECLARE function text; BEGIN
 //!     FOR function IN SELECT pg_get_functiondef(oid) FROM pg_proc
-//!         WHERE pronamespace = 'clocks'::regnamespace AND proname LIKE 'tickwheel\_%' LOOP
-//!         EXECUTE regexp_replace(function, '\mtimers(?=\.tickwheel_|'')', 'clocks', 'g');
+//!         WHERE pronamespace = 'clocks'::regnamespace AND starts_with(proname, 'tickwheel_') LOOP
+//!         EXECUTE regexp_replace(function, '[[:<:]]timers(?=[.]tickwheel_|'')', 'clocks', 'g');
 //!     END LOOP;
 //! END $$;
 //! ```

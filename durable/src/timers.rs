@@ -227,6 +227,9 @@ const MOST_STEPS: u128 = 10_000;
 const LONGEST: Duration = Duration::from_secs(86_400);
 
 /// A store of timers, or several, each with a part of them ([`sharded`](Timers::sharded)). A clone is a handle of the same one.
+///
+/// A timer with a kind or a key that no timer can have is not there, for the calls that name one and for filters: with the character 0, for
+/// example. To schedule it is [`Error::Invalid`].
 #[derive(Clone)]
 pub struct Timers {
     shared: Arc<Stores>,
@@ -443,7 +446,9 @@ impl Timers {
 
     /// Moves a timer that waits to another time. Returns false if it is not there, runs, or is dead.
     ///
-    /// A timer that waits for another attempt begins anew: all its attempts are before it again.
+    /// A timer that waits for another attempt begins anew: all its attempts are before it again. A time that has passed becomes the
+    /// [`due`](Timer::due) of the timer, which is due now. A series with a rule has the time of the call instead, because its rule may
+    /// leave out a run that is late.
     ///
     /// # Errors
     ///

@@ -1208,6 +1208,60 @@ fn a_trace_goes_with_its_timer(database: &Database<'_>) {
         let refused = timers.schedule(&mail("4", HOUR).trace(bad)).expect_err("no trace");
         assert!(refused.to_string().contains("a trace has at most 1000 bytes"), "{refused}");
     }
+    // So it is in SQL. The bytes count, and not the letters.
+    let due = if database.is_sqlite() { "1000 * unixepoch()" } else { "now()" };
+    let insert = |key: u32, trace: &str| {
+        let columns = "INSERT INTO tickwheel_timers (kind, key, due, trace)";
+        database.attempt(&format!("{columns} VALUES ('bt', '{key}', {due}, {trace})"))
+    };
+    let text = |letter: &str, count: usize| format!("'{}'", letter.repeat(count));
+    insert(5, &text("x", 1000)).expect("it fits");
+    let zero = database.is_sqlite().then(|| "'a' || char(0)".to_owned());
+    for bad in [text("x", 1001), text("ä", 501)].into_iter().chain(zero) {
+        let set = format!("UPDATE tickwheel_timers SET trace = {bad} WHERE kind = 'bt'");
+        for refused in [insert(6, &bad), database.attempt(&set)] {
+            let refused = refused.expect_err("no trace");
+            assert!(refused.contains("a trace has at most 1000 bytes"), "{refused}");
+        }
+    }
+}
+
+/// In neither database is it an error of its encoding.
+fn a_name_with_the_character_0_is_nowhere(database: &Database<'_>) {
+    let timers = database.open();
+    timers.schedule(&mail("a", HOUR)).expect("scheduled");
+    for (kind, key) in [("mail\0", "a"), ("mail", "a\0")] {
+        assert_eq!(timers.get(kind, key).expect("no error"), None);
+        assert!(!timers.reset(kind, key, NOW).expect("no error"));
+        assert_eq!(timers.cancel(kind, key).expect("no error"), None);
+        assert!(!timers.requeue(kind, key, NOW).expect("no error"));
+        assert!(!timers.set_payload(kind, key, "x").expect("no error"));
+        let filter = Filter::new().kind(kind).key_prefix(key);
+        assert_eq!(timers.list(&filter).expect("no error"), []);
+        assert_eq!(timers.cancel_all(&filter).expect("no error"), 0);
+        let past = HistoryFilter::new().kind(kind).key(key);
+        assert_eq!(timers.history(&past).expect("no error"), []);
+    }
+    assert_eq!(timers.requeue_all("mail\0", NOW).expect("no error"), 0);
+    assert_eq!(timers.list(&Filter::new()).expect("no error").len(), 1);
+}
+
+/// An old setting of a database, by which a backslash in a literal is something else.
+fn a_database_may_read_backslashes_in_another_way(database: &Database<'_>) {
+    if database.is_sqlite() {
+        return;
+    }
+    let url = database.url(); // it ends with options
+    let old = match url.strip_suffix('\'') {
+        Some(url) => format!("{url} -c standard_conforming_strings=off'"),
+        None => format!("{url}%20-c%20standard_conforming_strings%3Doff"),
+    };
+    for _ in 0..2 {
+        let timers = Timers::open(&old).expect("it opens");
+        timers.schedule(&mail("a\\b", HOUR)).expect("scheduled");
+        let filter = Filter::new().kind("mail").key_prefix("a\\");
+        assert_eq!(timers.list(&filter).expect("no error").len(), 1);
+    }
 }
 
 /// The files that make the tables, one for each version.
@@ -1321,6 +1375,8 @@ on_both! {
     what_a_list_shows_is_cancelled_at_once,
     a_payload_is_changed_unless_it_runs,
     a_trace_goes_with_its_timer,
+    a_name_with_the_character_0_is_nowhere,
+    a_database_may_read_backslashes_in_another_way,
     tables_are_made_once_by_many,
     a_later_version_that_allows_it_is_worked_with_and_others_are_refused,
 }

@@ -15,7 +15,9 @@ ALTER TABLE tickwheel_timers
     -- Since when a worker that removes what is dead knows of a dead timer. It counts as long as the fencing number is the timer's, so a
     -- timer that is brought back and dies again is dead anew, whoever has brought it back.
     ADD dead_since timestamptz,
-    ADD dead_fence bigint;
+    ADD dead_fence bigint,
+    -- No row has a trace yet, so none is read for this while others wait.
+    ADD CONSTRAINT "a trace has at most 1000 bytes" CHECK (octet_length(trace) <= 1000) NOT VALID;
 
 -- Attempts of kinds with a history, from the first on. A row is put in with the outcome, and is removed when it is too old. So the
 -- table is written at its end and deleted at its begin, and its dead rows are cleared before they are many.
@@ -103,6 +105,18 @@ BEGIN
             state = 'waiting', attempts = 0, fence = 0, held_until = NULL, owner = NULL, error = NULL
         RETURNING t.kind, t.key, t.due, t.xmax::text <> '0';
     END IF;
+END $$;
+
+-- As before, but a series with a rule that is moved to a time that has passed is due now: its rule may leave out a run that is late.
+CREATE OR REPLACE FUNCTION tickwheel_reset(kind text, key text, at timestamptz DEFAULT NULL, after interval DEFAULT NULL)
+RETURNS timestamptz LANGUAGE plpgsql SET search_path FROM CURRENT SET plan_cache_mode TO force_custom_plan AS $$
+#variable_conflict use_column
+DECLARE moved timestamptz;
+BEGIN
+    UPDATE tickwheel_timers t SET held_until = NULL, attempts = 0, error = NULL,
+        due = CASE WHEN t.rule IS NULL THEN tickwheel_due($3, $4) ELSE greatest(tickwheel_due($3, $4), tickwheel_now()) END
+    WHERE t.kind = $1 COLLATE "default" AND t.key = $2 COLLATE "default" AND t.state = 'waiting' RETURNING t.due INTO moved;
+    RETURN moved;
 END $$;
 
 UPDATE tickwheel_schema SET version = 7;

@@ -4,6 +4,12 @@ UPDATE tickwheel_schema SET version = CASE version WHEN 6 THEN 7 END;
 
 -- The context of a trace, such as a `traceparent`. A program of version 6 that replaces a timer leaves that of the old one.
 ALTER TABLE tickwheel_timers ADD COLUMN trace TEXT;
+CREATE TRIGGER tickwheel_timers_new_trace BEFORE INSERT ON tickwheel_timers
+WHEN length(CAST(NEW.trace AS BLOB)) > 1000 OR instr(CAST(NEW.trace AS BLOB), x'00') > 0
+BEGIN SELECT RAISE(ABORT, 'a trace has at most 1000 bytes, and not the character 0'); END;
+CREATE TRIGGER tickwheel_timers_changed_trace BEFORE UPDATE OF trace ON tickwheel_timers
+WHEN length(CAST(NEW.trace AS BLOB)) > 1000 OR instr(CAST(NEW.trace AS BLOB), x'00') > 0
+BEGIN SELECT RAISE(ABORT, 'a trace has at most 1000 bytes, and not the character 0'); END;
 -- Since when a worker that removes what is dead knows of a dead timer. It counts as long as the fencing number is the timer's, so a
 -- timer that is brought back and dies again is dead anew, whoever has brought it back.
 ALTER TABLE tickwheel_timers ADD COLUMN dead_since INTEGER;

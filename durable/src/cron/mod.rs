@@ -40,8 +40,8 @@
 //! week (`0 9 13 * +FRI`) both must. `L` is the last day of the month, `15W` the weekday next to the 15th, `FRI#2` the second
 //! Friday, `FRI#L` the last one. `@hourly`, `@daily`, `@weekly`, `@monthly` and `@yearly` are known. [`croner`] reads them.
 //!
-//! An expression that cannot be read is refused by [`Cron::parse`]. One whose time never comes, such as `0 0 31 2 *`, is refused when it
-//! is scheduled.
+//! An expression that cannot be read is refused by [`Cron::parse`]. One whose time never comes, such as `0 0 31 2 *`, or never
+//! from [`NewTimer::when`] on, such as one of a year that is over, is refused when it is scheduled.
 //!
 //! # When clocks are set
 //!
@@ -97,7 +97,7 @@
 //!
 //! The database's, as everywhere. Also the first time of a series is computed from that, by a question before the timer is written.
 //! A series with a later [`NewTimer::when`] begins with the first time of its rule from then on. [`Timers::reset`] runs it at any
-//! time, and the next run is at a time of the rule again.
+//! time, and the next run is at a time of the rule again. A series that is reset to a time that has passed is due now, and is not late.
 //!
 //! # In SQL
 //!
@@ -119,7 +119,8 @@
 //!
 //! Workers with this feature run these rules by themselves. All other texts, and in workers without it these too, are for
 //! [`WorkerBuilder::rules`](crate::WorkerBuilder::rules). A worker that has neither lets the timer die after its run, and says what
-//! is missing. So give the feature to all workers of a kind.
+//! is missing. If the handler works in a transaction, or asks for its [`completion`](crate::Run::completion), what follows has to be known
+//! before the end of the run, so the timer dies without the run, at once as well. So give the feature to all workers of a kind.
 //!
 //! [`croner`]: https://docs.rs/croner
 //! [`Run::due`]: crate::Run::due

@@ -328,7 +328,8 @@ impl Postgres {
 
     /// The functions have the name of their schema in their texts, so they still name the old one after it was renamed.
     fn check_place(&self, client: &mut impl GenericClient) -> Result<()> {
-        let names = "SELECT quote_ident(nspname), substring(prosrc FROM 'least\\(([^()]+)\\.tick')
+        // Without a backslash, which `standard_conforming_strings = off` makes something else.
+        let names = "SELECT quote_ident(nspname), substring(prosrc FROM 'least[(]([^()]+)[.]tick')
             FROM pg_proc JOIN pg_namespace ON pg_namespace.oid = pronamespace
             WHERE pg_proc.oid = to_regprocedure('tickwheel_due(timestamptz, interval)')";
         let names = placed(names, self.schema.as_deref());

@@ -349,6 +349,17 @@ impl<C: Sql> Within<'_, C> {
     }
 }
 
+/// Returns true if one of these texts is in no table: one with the character 0, which the server would refuse as an error of encoding. Of
+/// such a name nothing is found, as in SQLite.
+pub(super) fn is_nowhere<'a>(texts: impl IntoIterator<Item = &'a str>) -> bool {
+    texts.into_iter().any(|text| text.contains('\0'))
+}
+
+fn names_nothing(filter: &Filter) -> bool {
+    let texts = [filter.kind.as_deref(), filter.key_prefix.as_deref()];
+    is_nowhere(texts.into_iter().flatten())
+}
+
 /// A pattern of all texts that begin with this one. An index serves it if the database sorts texts by their bytes.
 fn pattern(prefix: &str) -> String {
     let mut pattern = String::new();
@@ -414,12 +425,18 @@ impl<C: Sql> Table for Within<'_, C> {
     }
 
     fn reset(&mut self, kind: &str, key: &str, when: When) -> Result<Option<SystemTime>> {
+        if is_nowhere([kind, key]) {
+            return Ok(None);
+        }
         let (at, after) = split(when);
         let sql = "SELECT tickwheel_reset($1, $2, $3, $4)";
         only_row(self.query(sql, &[&kind, &key, &at, &after])?)?.try_get(0).map_err(failed)
     }
 
     fn cancel(&mut self, kind: &str, key: &str) -> Result<Option<State>> {
+        if is_nowhere([kind, key]) {
+            return Ok(None);
+        }
         let row = only_row(self.query("SELECT tickwheel_cancel($1, $2)", &[&kind, &key])?)?;
         let state: Option<&str> = row.try_get(0).map_err(failed)?;
         Ok(state.and_then(State::of))
@@ -427,6 +444,9 @@ impl<C: Sql> Table for Within<'_, C> {
 
     fn get(&mut self, kind: &str, key: &str) -> Result<Option<Timer>> {
         const SQL: &str = concat!("SELECT ", columns!(""), " FROM tickwheel_get($1, $2)");
+        if is_nowhere([kind, key]) {
+            return Ok(None);
+        }
         self.query(SQL, &[&kind, &key])?.first().map(timer_in).transpose()
     }
 
@@ -434,10 +454,16 @@ impl<C: Sql> Table for Within<'_, C> {
         const ALL: &str = concat!("SELECT ", columns!("t."), list!());
         const DEAD: &str = concat!("SELECT ", columns!("t."), list!(dead));
         let sql = if filter.state == Some(State::Dead) { DEAD } else { ALL };
+        if names_nothing(filter) {
+            return Ok(Vec::new());
+        }
         self.listed(sql, filter)?.iter().map(timer_in).collect()
     }
 
     fn requeue(&mut self, kind: &str, key: Option<&str>, when: When) -> Result<u64> {
+        if is_nowhere([Some(kind), key].into_iter().flatten()) {
+            return Ok(0);
+        }
         let (at, after) = split(when);
         let sql = "SELECT tickwheel_requeue($1, $2, $3, $4)";
         let row = only_row(self.query(sql, &[&kind, &key, &at, &after])?)?;
@@ -447,6 +473,9 @@ impl<C: Sql> Table for Within<'_, C> {
     fn set_payload(&mut self, kind: &str, key: &str, payload: &[u8]) -> Result<bool> {
         let sql = "UPDATE tickwheel_timers SET payload = $3
             WHERE kind = $1 AND key = $2 AND state <> 'running' RETURNING id";
+        if is_nowhere([kind, key]) {
+            return Ok(false);
+        }
         Ok(!self.query(sql, &[&kind, &key, &payload])?.is_empty())
     }
 
@@ -469,6 +498,9 @@ impl<C: Sql> Table for Within<'_, C> {
         const ALL: &str = cancel!();
         const DEAD: &str = cancel!(dead);
         let sql = if filter.state == Some(State::Dead) { DEAD } else { ALL };
+        if names_nothing(filter) {
+            return Ok(0);
+        }
         let row = only_row(self.listed(sql, filter)?)?;
         row.try_get(0).map(i64::unsigned_abs).map_err(failed)
     }

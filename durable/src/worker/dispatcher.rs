@@ -29,7 +29,9 @@ use crate::error::{Error, Result, StopReason};
 use crate::failure::Failure;
 use crate::handler::{TIME_LIMIT, Tenure};
 use crate::sight;
-use crate::store::{Changed, Claim, Claimed, ClaimedTimer, Connection, Floor, HELD_BACK, RunId};
+use crate::store::{
+    Changed, Claim, Claimed, ClaimedTimer, Connection, Floor, HELD_BACK, RunId, Then,
+};
 
 /// How often to look without a reason.
 const LOOK: Duration = Duration::from_secs(60);
@@ -838,18 +840,27 @@ impl<'a> Dispatcher<'a> {
         if held.stage != Stage::Started {
             return;
         }
-        held.stage = Stage::Settled;
         let (kind, timer, tenure) = (held.kind, Arc::clone(&held.timer), Arc::clone(&held.tenure));
+        let is_async = shared.kinds[kind].handler.is_async();
+        let was_polled = !is_async || tenure.began().is_some();
+        // A flight whose first poll was a short while ago (FLIGHT-4).
+        if is_async && was_polled && !tenure.is_late() {
+            drop(state);
+            let limit = shared.time_limit_of(kind, &timer);
+            _ = shared.causes.insert(Cause::Limit(fence), (), limit);
+            return;
+        }
+        held.stage = Stage::Settled;
         state.lines[kind].stuck += 1;
         let is_alive = shared.width_of(kind, &state.lines[kind]) > 0;
-        let is_async = shared.kinds[kind].handler.is_async();
         let is_replaced = is_alive && !is_async && !state.is_stopping();
         drop(state);
         count(&shared.counters.timed_out, 1);
         sight::timed_out(&timer);
         let failure = Failure::new(TIME_LIMIT);
         // Its rule is the user's, so it is asked while nothing is locked.
-        let then = shared.after_failure(kind, &timer, &failure);
+        let then =
+            if was_polled { shared.after_failure(kind, &timer, &failure) } else { Then::Release };
         shared.tell_of_failure(&timer, &then);
         let mut state = shared.state();
         // A transaction of the handler's locks the row. So the outcome is written when that was undone. If it commits in spite

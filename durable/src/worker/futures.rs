@@ -9,6 +9,9 @@
 //! - FLIGHT-2 A flight that is dropped before its first poll has not started its handler, and counts no attempt. A runtime
 //!   that does so is gone, so the worker stops: the timers are others'.
 //! - FLIGHT-3 A flight counts among the worker's threads, so a stop waits for it, unless its time is over.
+//! - FLIGHT-4 The time limit counts from the first poll. Before that the run waits for the runtime as a queued one waits for a thread:
+//!   its lease is extended, and the handler is not called if the run is not current any more (LEASE-3). A flight that is not
+//!   polled within a time limit gives its timer back, uncounted, because nobody may ever poll it.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -17,7 +20,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use super::runner::{Ended, end, has_started};
-use super::shared::{Job, Shared};
+use super::shared::{Cause, Job, Shared};
 use crate::error::StopReason;
 use crate::failure::Failure;
 use crate::handler::{Handler, HandlerFuture, Run, TIME_LIMIT};
@@ -75,10 +78,19 @@ impl Future for Flight {
         if flight.started.is_some() && flight.future.is_none() {
             return Poll::Ready(()); // polled again after its end
         }
+        if flight.started.is_none() && !job.tenure.is_current() {
+            // FLIGHT-4
+            flight.started = Some(shared.scheduler.now());
+            end(shared, job, Ended::NotCalled, Duration::ZERO);
+            return Poll::Ready(());
+        }
         let polled = flight.span.enter(|| {
             caught(|| {
                 if flight.started.is_none() {
                     flight.started = Some(has_started(shared, job));
+                    let limit = shared.time_limit_of(job.kind, &job.timer);
+                    job.tenure.start(limit, false);
+                    _ = shared.causes.insert(Cause::Limit(job.timer.fence), (), limit);
                     let Handler::Async(handle) = &shared.kinds[job.kind].handler else {
                         return Err(Failure::new("this handler is no future"));
                     };

@@ -282,6 +282,9 @@ impl WorkerBuilder {
     /// Sets how long a run may take, for timers that do not say so themselves: of the kind that was registered last, or
     /// before any, of all kinds. By default a minute. One of less than a millisecond is refused by [`start`](WorkerBuilder::start).
     ///
+    /// That of a handler that is a future counts from the moment at which its runtime polls it first. Until then it waits, as a run does
+    /// that waits for a thread, and no attempt is spent. One that has waited for a time limit is given back, because its runtime may be stuck.
+    ///
     /// A run that exceeds the limit has failed, and its timer is tried again. The hook of [`on_error`](WorkerBuilder::on_error) gets
     /// [`Error::TimeLimit`] at once. The handler cannot be stopped, unless it is a future. It is told so by [`Run::is_current`]
     /// and [`Run::cancelled`]. Its thread is replaced, as long as no more than sixteen such threads of the kind are stuck. After that, when all threads of the kind are stuck, the hook of [`on_error`](WorkerBuilder::on_error) gets
@@ -444,6 +447,9 @@ impl WorkerBuilder {
 
     /// Sets what computes the next time of a timer with a [`rule`](crate::NewTimer::rule): from the rule, and a time after
     /// which it is to be. `None` ends the series. With the feature `cron`, it is not asked about rules that begin with `cron:`.
+    ///
+    /// In a worker without it, a timer with a rule dies at once: after its run, and before the run of a handler in a transaction, which
+    /// commits what follows together with its work.
     ///
     /// ```
     /// # #[cfg(feature = "sqlite")] {

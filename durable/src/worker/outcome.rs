@@ -223,7 +223,8 @@ impl Shared {
                     return next.map(|next| next.map_or(Then::Done, Then::Next));
                 }
                 let Some(rules) = &self.settings.rules else {
-                    return Err(Failure::new(rules::nobody_knows(rule)));
+                    // A handler in a transaction is not called: a further attempt would know the rule no better.
+                    return Err(Failure::for_good(rules::nobody_knows(rule)));
                 };
                 let after = now.max(timer.due);
                 match caught(|| rules(rule, after))? {

@@ -83,7 +83,7 @@ pub(crate) fn a_schema_that_was_renamed_is_noticed_and_mended(database: &Databas
     let documented = documented.and_then(|text| text.split("```").next()).expect("it ends");
     let documented = documented.replace("//!", "").replace("clocks", &new);
     let documented = documented.replace("SCHEMA timers", &format!("SCHEMA {old}"));
-    let documented = documented.replace("mtimers(", &format!("m{old}("));
+    let documented = documented.replace("]timers(", &format!("]{old}("));
     let (rename, mend) = documented.split_once(';').expect("it has two statements");
 
     owner.batch_execute(rename).expect("it is renamed");

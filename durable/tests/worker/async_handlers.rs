@@ -3,7 +3,7 @@
 
 use std::future::pending;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -138,6 +138,55 @@ fn a_future_that_never_ends_is_dropped_at_its_time_limit() {
     until("it is done", || worker.stats().done == 1 && worker.stats().stuck == 0);
     assert_eq!((worker.stats().timed_out, worker.stats().failed), (1, 1));
     assert!(worker.stop(PATIENCE));
+}
+
+/// A runtime that is held up has not started the handlers that wait for it: they lose no attempt, and their time begins with theirs.
+#[test]
+fn what_waits_for_its_runtime_uses_up_no_time() {
+    const LIMIT: Duration = Duration::from_millis(50);
+    let database = Database::file();
+    let timers = database.open();
+    let runs = Arc::new(Mutex::new(Vec::new()));
+    let waiting = Arc::clone(&runs);
+    let (tell, told) = mpsc::channel();
+    let worker = timers.worker().spawn_with(move |run| waiting.lock().expect("no panic").push(run));
+    let worker = worker.handle_async("mail", move |run| {
+        let tell = tell.clone();
+        async move { Ok(tell.send((run.attempt(), run.is_current()))?) }
+    });
+    let worker = worker.retry(quick(1)).time_limit(LIMIT).start(Scheduler::global());
+    let worker = worker.expect("it starts");
+    timers.schedule(&mail("1", NOW)).expect("scheduled");
+    until("it waits", || runs.lock().expect("no panic").len() == 1);
+    thread::sleep(LIMIT * 4); // real time: longer than the limit is the subject
+    let runs = std::mem::take(&mut *runs.lock().expect("no panic"));
+    runs.into_iter().for_each(tickwheel::future::block_on);
+    until("it is done", || worker.stats().done == 1);
+    let stats = worker.stats();
+    assert_eq!((stats.failed, stats.timed_out, stats.dead), (0, 0, 0));
+    assert_eq!(told.try_iter().collect::<Vec<_>>(), [(1, true)]);
+    assert!(worker.stop(PATIENCE));
+}
+
+/// Otherwise a worker that stops would hold for ever what nobody polls.
+#[test]
+fn what_nobody_polls_is_given_back_at_the_stop() {
+    let database = Database::file();
+    let timers = database.open();
+    let runs = Arc::new(Mutex::new(Vec::new()));
+    let waiting = Arc::clone(&runs);
+    let worker = timers.worker().spawn_with(move |run| waiting.lock().expect("no panic").push(run));
+    let worker = worker.handle_async("mail", async |_| Ok(())).retry(quick(1));
+    let worker = worker.time_limit(Duration::from_millis(50)).start(Scheduler::global());
+    let worker = worker.expect("it starts");
+    timers.schedule(&mail("1", NOW)).expect("scheduled");
+    until("it waits", || runs.lock().expect("no panic").len() == 1);
+    assert!(worker.stop(PATIENCE));
+    let left = timers.get("mail", "1").expect("no error").expect("there");
+    assert_eq!((left.state, left.attempts), (State::Waiting, 0));
+    let runs = std::mem::take(&mut *runs.lock().expect("no panic"));
+    runs.into_iter().for_each(tickwheel::future::block_on);
+    assert_eq!(worker.stats().done, 0, "its handler is not called");
 }
 
 #[test]

@@ -44,11 +44,11 @@ use history::{
 };
 use runs::{
     a_cancel_reaches_a_run_within_a_second, a_failure_may_be_given_up,
-    a_handler_that_hangs_raises_an_alarm, a_run_that_has_completed_itself_is_not_cancelled,
-    a_snooze_gives_its_place_to_others, a_snooze_stays_in_its_series,
-    a_snooze_undoes_the_transaction, a_snooze_uses_up_no_attempt, each_kind_has_its_own_retries,
-    the_end_of_a_lease_is_noticed, to_ask_about_long_runs_costs_little,
-    what_a_stop_hands_back_starts_elsewhere_at_once,
+    a_handler_that_hangs_raises_an_alarm, a_rule_that_nobody_knows_is_the_end_at_once,
+    a_run_that_has_completed_itself_is_not_cancelled, a_snooze_gives_its_place_to_others,
+    a_snooze_stays_in_its_series, a_snooze_undoes_the_transaction, a_snooze_uses_up_no_attempt,
+    each_kind_has_its_own_retries, the_end_of_a_lease_is_noticed,
+    to_ask_about_long_runs_costs_little, what_a_stop_hands_back_starts_elsewhere_at_once,
 };
 use tenants::{
     a_claim_with_limits_is_a_claim, a_flood_leaves_the_others_on_time,
@@ -1426,6 +1426,7 @@ on_both! {
     a_rate_is_made_use_of,
     each_kind_has_its_own_retries,
     a_failure_may_be_given_up,
+    a_rule_that_nobody_knows_is_the_end_at_once,
     a_snooze_uses_up_no_attempt,
     a_snooze_undoes_the_transaction,
     a_snooze_stays_in_its_series,

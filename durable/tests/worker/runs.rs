@@ -110,6 +110,28 @@ pub(super) fn a_failure_may_be_given_up(database: &Database<'_>) {
 
 // ----- snooze --------------------------------------------------------------------------------
 
+/// Nobody knows the rule, so no attempt would be better: the timer dies at once, whatever its handler does.
+pub(super) fn a_rule_that_nobody_knows_is_the_end_at_once(database: &Database<'_>) {
+    let timers = database.open();
+    let worker = timers.worker().retry(quick(5)).handle("plain", |_| Ok(()));
+    let worker = if database.is_sqlite() {
+        worker.handle_in_sqlite("tx", |_, _| panic!("it is not called"))
+    } else {
+        worker.handle_in_postgres("tx", |_, _| panic!("it is not called"))
+    };
+    let worker = start(worker);
+    for kind in ["plain", "tx"] {
+        timers.schedule(&NewTimer::new(kind, "1", NOW).rule("lunar")).expect("scheduled");
+    }
+    until("both are dead", || worker.stats().dead == 2);
+    for kind in ["plain", "tx"] {
+        let dead = get(&timers, kind, "1");
+        assert_eq!((dead.state, dead.attempts), (State::Dead, 1), "{kind}");
+        assert_eq!(dead.error.as_deref(), Some("no `rules` are set for \"lunar\""), "{kind}");
+    }
+    assert!(worker.stop(PATIENCE));
+}
+
 pub(super) fn a_snooze_uses_up_no_attempt(database: &Database<'_>) {
     let timers = database.open();
     let (log, seen) = Log::new();
