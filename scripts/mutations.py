@@ -1224,6 +1224,12 @@ MUTATIONS = [
     ("cli: a bench that is interrupted leaves its timers", "durable/cli/src/bench.rs",
      "let measured = measure(timers, &kind, of);",
      "let measured = Ok::<_, Problem>(measure(timers, &kind, of)?);", cli("live::a_bench")),
+    ("cli: a bench that could not clear up ends as if it had", "durable/cli/src/bench.rs",
+     "    })?;\n    let figures = measured?;", "    })\n    .unwrap_or(0);\n    let figures = measured?;", cli("live::a_bench")),
+    ("cli: the parser repeats an argument with a password", "durable/cli/src/database.rs",
+     "_ => error.insert(kind, hidden),", "_ => Some(hidden),", cli("exits::no_password")),
+    ("cli: keys that are signals end top with its screen", "durable/cli/src/terminal.rs",
+     "(LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG)", "(LocalModes::ICANON | LocalModes::ECHO)", cli("live::keys")),
     # The page for operators of durable timers
     ("a text of a timer that is not escaped", "durable/web/src/html.rs",
      """'<' => self.into.push_str("&lt;"),""", """'<' => self.into.push('<'),""",

@@ -953,9 +953,10 @@ fn store_at(address: &str) -> Result<Box<dyn Store>> {
     if address.starts_with("postgres:") || address.starts_with("postgresql:") {
         return Ok(Box::new(crate::postgres::Postgres::new(address)?));
     }
-    // What follows the scheme may contain a password, so it is not repeated.
-    let scheme = address.split(':').next().unwrap_or_default();
-    Err(Error::Address(format!("{scheme:?} names no store, or the feature of its database is off")))
+    // Any part of it may be one of a password, so none is repeated.
+    Err(Error::Address(
+        "the address names no store, or the feature of its database is off".to_owned(),
+    ))
 }
 
 impl fmt::Debug for Timers {

@@ -20,8 +20,9 @@ Examples:
 
 Exit codes:
   0 done   1 nothing is there, or nothing was changed   2 the call is wrong
-  3 the database is away or busy   4 it refuses: no tables, tables of another
-  version, no rights   5 the output could not be written   130 interrupted";
+  3 the database is away or busy   4 it refuses: no such file, database or
+  role, no rights, no tables, tables of another version
+  5 the output could not be written   130 interrupted";
 
 const DATABASE: &str = "\
 Where the timers are: sqlite:path or postgres://user:password@host/database?schema=name. Several \
@@ -178,8 +179,8 @@ pub(crate) struct When {
     /// So long from now: 90s, 30m, 2h, 3d
     #[arg(long, value_name = "TIME", value_parser = times::delay, conflicts_with = "at")]
     after: Option<Duration>,
-    /// At a time, with its offset: 2030-01-31T09:00:00Z
-    #[arg(long, value_name = "TIME", value_parser = times::moment)]
+    /// At a time, with its offset: 2030-01-31T09:00:00Z. One that has passed is due now; one before 1970 is refused
+    #[arg(long, value_name = "TIME", value_parser = times::due)]
     at: Option<SystemTime>,
 }
 
@@ -348,9 +349,9 @@ pub(crate) struct Bench {
     /// Within which time they are due, evenly. 0s: all at once, which measures the pace
     #[arg(long, value_name = "DURATION", value_parser = times::delay, default_value = "1s")]
     pub(crate) over: Duration,
-    /// How many bytes each payload has
-    #[arg(long, value_name = "BYTES", default_value_t = 0)]
-    pub(crate) payload: usize,
+    /// How many bytes each payload has, at most 100000: a thousand of them are in memory
+    #[arg(long, value_name = "BYTES", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=100_000))]
+    pub(crate) payload: u32,
     /// How many handlers run at the same time
     #[arg(long, value_name = "COUNT", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) threads: u16,

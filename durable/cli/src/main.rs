@@ -36,8 +36,7 @@ fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) if error.use_stderr() => {
-            let text = error.render().to_string();
-            tell(&without_passwords(&text));
+            tell(&without_passwords(error).render().to_string());
             return ExitCode::from(2);
         }
         Err(help) => {

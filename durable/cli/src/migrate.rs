@@ -23,7 +23,14 @@ pub(crate) fn migrate(
             missing.push((name(address), before));
         }
         if before < SCHEMA_VERSION && !of.check {
-            Timers::open(address).map_err(|error| addresses.problem(error))?;
+            Timers::open(address).map_err(|error| match error {
+                // The general advice is to run what was run.
+                Error::Unmigrated(_) => Problem::Refused(format!(
+                    "{}: this role may not make the tables: use one that owns them, or that may create a schema or tables here",
+                    name(address)
+                )),
+                error => addresses.problem(error),
+            })?;
         }
         tell(&name(address), before, of.check, out)?;
     }
@@ -40,7 +47,7 @@ pub(crate) fn migrate(
     )))
 }
 
-/// Returns the version of the tables. Zero: there are none.
+/// Returns the version of the tables, or of newer ones the newest that this program knows. Zero: there are none.
 fn version(addresses: &Addresses<'_>, address: &str, is_check: bool) -> Result<i32, Problem> {
     if let Err(problem) = exists(address) {
         // To look would make the file.
@@ -61,7 +68,9 @@ fn tell(name: &str, before: i32, is_check: bool, out: &mut Output) -> Outcome {
     }
     let name = clean(name);
     let text = match before {
-        before if before >= SCHEMA_VERSION => format!("{name} is up to date: version {after}"),
+        before if before >= SCHEMA_VERSION => {
+            format!("{name} is up to date: version {after} or newer")
+        }
         0 if is_check => format!("{name} has no tables"),
         before if is_check => format!("{name} has tables of version {before}"),
         0 => format!("{name} has tables now: version {after}"),

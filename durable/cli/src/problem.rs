@@ -6,12 +6,14 @@
 //! | 1 | nothing is there, or nothing was changed |
 //! | 2 | the call is wrong: arguments, an address, or a timer that cannot be |
 //! | 3 | the database is away or busy: the same call may work later |
-//! | 4 | the database refuses: no tables, tables of another version, no rights |
+//! | 4 | it refuses, and will again: no such file, database or role, a wrong password, no rights, no tables, tables of another version |
 //! | 5 | the output could not be written |
 //! | 130 | interrupted by Ctrl-C or SIGTERM |
 
+use std::error::Error as StdError;
 use std::io;
 
+use rusqlite::ErrorCode;
 use tickwheel_durable::{Error, SCHEMA_VERSION};
 
 pub(crate) type Outcome = Result<(), Problem>;
@@ -64,6 +66,15 @@ impl From<Error> for Problem {
     fn from(error: Error) -> Problem {
         let text = error.to_string();
         match error {
+            // The client finds out that the address lacks a host or a password when it connects.
+            Error::Unreachable(cause) if cause.to_string().starts_with("invalid configuration") => {
+                Problem::Usage(format!(
+                    "{text}\nComplete the address: postgres://user:password@host/database."
+                ))
+            }
+            Error::Unreachable(cause) if lasts(&*cause) => Problem::Refused(format!(
+                "{text}\nCheck the address: the file, or the database, the role and its password."
+            )),
             Error::Unreachable(_) | Error::TooManyClients(_) => Problem::Away(format!(
                 "{text}\nCheck the address, and that the server runs and lets you in."
             )),
@@ -99,6 +110,25 @@ impl From<Error> for Problem {
             _ => Problem::Usage(text),
         }
     }
+}
+
+/// Returns true if a connection will fail again for this reason, until somebody has mended it. The library calls each connection that fails
+/// unreachable, because its workers try again whatever the reason is.
+fn lasts(cause: &(dyn StdError + Send + Sync + 'static)) -> bool {
+    let of_server = cause.downcast_ref::<postgres::Error>().and_then(postgres::Error::code);
+    let of_file = cause.downcast_ref::<rusqlite::Error>();
+    let of_file = of_file.and_then(rusqlite::Error::sqlite_error_code);
+    // The role or its password (28), the database (3D), or a right on it (42).
+    of_server.is_some_and(|code| ["28", "3D", "42"].contains(&&code.code()[..2]))
+        || matches!(
+            of_file,
+            Some(
+                ErrorCode::CannotOpen
+                    | ErrorCode::NotADatabase
+                    | ErrorCode::DatabaseCorrupt
+                    | ErrorCode::ReadOnly
+            )
+        )
 }
 
 fn unmigrated(version: i32) -> String {

@@ -1,7 +1,9 @@
 //! The terminal: its size, its keys one by one, and a screen of its own for `top`.
 //!
-//! - SCREEN-1 Whatever ends `top`, the terminal is as it was: the [`Screen`] is put back by its drop, and Ctrl-C and SIGTERM only
-//!   set [`is_interrupted`], so that the loop ends as with `q`.
+//! - SCREEN-1 Whatever ends `top`, the terminal is as it was: the [`Screen`] is put back by its drop, and SIGINT and SIGTERM only
+//!   set [`is_interrupted`], so that the loop ends as with `q`. While it takes the keys, none of them is a signal: Ctrl-C is another
+//!   `q`, and Ctrl-\ and Ctrl-Z, which would end or stop it with its screen, do nothing. That is not for signals that another process sends
+//!   and that nobody catches, such as SIGKILL, SIGQUIT and SIGSTOP.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -101,16 +103,18 @@ mod system {
 
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use rustix::termios::{
-        LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcsetattr,
+        InputModes, LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcsetattr,
     };
 
     pub(super) type Settings = Termios;
 
-    /// Keys are not shown, and come without Enter. Ctrl-C stays a signal.
+    /// Keys are not shown, and come without Enter. None of them is a signal (SCREEN-1), and Ctrl-S does not stop the output, because
+    /// Ctrl-C would not let it go on.
     pub(super) fn take_keys() -> Option<Settings> {
         let before = tcgetattr(io::stdin()).ok()?;
         let mut settings = before.clone();
-        settings.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO);
+        settings.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG);
+        settings.input_modes.remove(InputModes::IXON);
         settings.special_codes[SpecialCodeIndex::VMIN] = 1;
         settings.special_codes[SpecialCodeIndex::VTIME] = 0;
         tcsetattr(io::stdin(), OptionalActions::Now, &settings).ok()?;

@@ -4,7 +4,7 @@
 //! An escape sequence in one of them could clear the screen of the one who looks, change the title, or forge a line.
 //!
 //! - CLEAN-1 Nothing from outside is printed but through [`clean`] or [`quoted`], which write what is no printable character
-//!   as an escape: control characters, marks that change the direction of a text, and characters without a width. The bytes of
+//!   as an escape: control characters, marks that change the direction of a text, and characters that nobody sees. The bytes of
 //!   `show --payload` are the exception, and never go to a terminal as they are.
 
 use std::borrow::Cow;
@@ -17,21 +17,31 @@ pub(crate) fn clean(text: &str) -> Cow<'_, str> {
     if text.chars().all(is_printable) {
         return Cow::Borrowed(text);
     }
-    let escape = |c: char| {
-        if is_printable(c) { c.to_string() } else { c.escape_debug().to_string() }
+    let escape = |c: char| match c {
+        c if is_printable(c) => c.to_string(),
+        c if is_unseen(c) => c.escape_unicode().to_string(),
+        c => c.escape_debug().to_string(),
     };
     Cow::Owned(text.chars().map(escape).collect())
 }
 
-/// Returns true if std would print the character in the middle of a text that is quoted. So accents that follow their letter are
-/// printed.
+/// Returns true if std would print the character in the middle of a text that is quoted, and it can be seen. So accents that follow
+/// their letter are printed.
 fn is_printable(c: char) -> bool {
     if c.is_ascii() {
         return !c.is_ascii_control();
     }
     let mut text = String::from('a');
     text.push(c);
-    text.escape_debug().nth(1) == Some(c)
+    text.escape_debug().nth(1) == Some(c) && !is_unseen(c)
+}
+
+/// Returns true if std would print the character and a terminal shows nothing, or a blank: what Unicode calls `Default_Ignorable`, which
+/// has fillers, joiners and variation selectors, and the blanks of Braille and of music.
+fn is_unseen(c: char) -> bool {
+    matches!(c, '\u{34f}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}' | '\u{180b}'..='\u{180f}')
+        || matches!(c, '\u{2800}' | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{ffa0}')
+        || matches!(c, '\u{1bca0}'..='\u{1bca3}' | '\u{1d159}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
 }
 
 /// Returns the text as a string of JSON that may be printed to a terminal (CLEAN-1).
@@ -104,6 +114,13 @@ mod tests {
             shown,
             "a\\u{1b}[2J\\u{9b}31m\\u{202e}\\r\\n\\u{7}\\u{200b}\\u{feff}\\u{e0041}\\u{2028}b"
         );
+        for unseen in
+            "\u{34f}\u{115f}\u{200c}\u{2060}\u{2800}\u{3164}\u{fe0f}\u{ffa0}\u{1d159}\u{e0101}"
+                .chars()
+        {
+            assert_eq!(clean(&format!("a{unseen}b")), format!("a{}b", unseen.escape_unicode()));
+            assert!(quoted(&format!("a{unseen}")).is_ascii());
+        }
         for harmless in ["a \"b\" 'c' \\d", "Käse/7", "ka\u{308}se", "注文", "🍐"] {
             assert_eq!(clean(harmless), harmless);
         }

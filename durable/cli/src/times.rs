@@ -20,6 +20,13 @@ pub(crate) fn moment(text: &str) -> Result<SystemTime, String> {
     text.parse::<Timestamp>().map(SystemTime::from).map_err(|_| advice.to_owned())
 }
 
+/// Reads the time at which a timer is due. One before 1970 was mistyped, and the timer would run at once.
+pub(crate) fn due(text: &str) -> Result<SystemTime, String> {
+    let time = moment(text)?;
+    let is_past = time < SystemTime::UNIX_EPOCH;
+    if is_past { Err("it is before 1970: for now, leave it out".to_owned()) } else { Ok(time) }
+}
+
 /// A time, or so long before or after now.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Limit {

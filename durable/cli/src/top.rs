@@ -24,6 +24,9 @@ const NEXT: u32 = 20;
 /// A look costs at most this part of the time.
 const PART: u32 = 20;
 
+/// The key Ctrl-C, which is no signal here (SCREEN-1).
+const CTRL_C: u8 = 3;
+
 /// How soon a key is noticed.
 const PATIENCE: Duration = Duration::from_millis(100);
 
@@ -71,7 +74,7 @@ fn watch(
             drawn = Some((Instant::now(), size));
         }
         let key = screen.key(PATIENCE);
-        if terminal::is_interrupted() || matches!(key, Some(b'q' | b'Q')) {
+        if terminal::is_interrupted() || matches!(key, Some(b'q' | b'Q' | CTRL_C)) {
             return Ok(());
         }
     }

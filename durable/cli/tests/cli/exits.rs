@@ -28,6 +28,9 @@ fn a_wrong_call_says_what_to_change() {
     wrong(&["schedule", "mail", "1", "--every", "0s"], "the period is shorter than a millisecond");
     wrong(&["schedule", "mail", "1", "--max-attempts", "0"], "give 1 or more");
     wrong(&["schedule", &"k".repeat(201), "1"], "a kind has 1 to 200 bytes");
+    wrong(&["schedule", "mail", "1", "--at", "1900-01-01T00:00Z"], "it is before 1970");
+    wrong(&["bench", "--payload", "100000000000"], "is not in 0..=100000");
+    wrong(&["list", "--database", "postgres:///shop"], "Complete the address");
     wrong(&["list", "--until", "soon"], "give a time with its offset");
     wrong(&["cancel", "--all"], "--kind");
     wrong(&["migrate", "--print", "--from", "99"], "there is no version 99");
@@ -43,12 +46,25 @@ fn a_wrong_call_says_what_to_change() {
 }
 
 #[test]
+fn a_file_that_is_none_is_4() {
+    let shop = Shop::empty();
+    let ran = shop.run(&["list"]).ended(4);
+    assert!(ran.err.contains("there is no file \"shop.db\""), "{}", ran.err);
+    shop.run(&["migrate", "--check"]).ended(4);
+    assert!(!shop.folder.join("shop.db").exists(), "to look makes no file");
+    std::fs::create_dir(shop.folder.join("folder")).expect("a folder");
+    std::fs::write(shop.folder.join("text"), "no database, but a text").expect("a file");
+    for wrong in ["sqlite:folder", "sqlite:text"] {
+        for command in ["list", "migrate"] {
+            let ran = shop.run(&[command, "--database", wrong]).ended(4);
+            assert!(ran.err.contains("Check the address"), "{}", ran.err);
+        }
+    }
+}
+
+#[test]
 fn a_database_that_is_away_is_3() {
     let shop = Shop::empty();
-    let ran = shop.run(&["list"]).ended(3);
-    assert!(ran.err.contains("there is no file \"shop.db\""), "{}", ran.err);
-    shop.run(&["migrate", "--check"]).ended(3);
-    assert!(!shop.folder.join("shop.db").exists(), "to look makes no file");
     let ran = shop.run(&["list", "--database", "postgres://me@127.0.0.1:1/shop"]).ended(3);
     assert!(ran.err.contains("Check the address"), "{}", ran.err);
     let two = [
@@ -102,6 +118,8 @@ fn no_tables_and_tables_of_another_version_are_4() {
     // A newer version that this program may still work with.
     set(99, 1);
     shop.run(&["list"]).ended(1);
+    let told = format!("sqlite:shop.db is up to date: version {SCHEMA_VERSION} or newer\n");
+    assert_eq!(shop.run(&["migrate"]).ended(0).out, told);
 }
 
 #[test]
@@ -151,7 +169,13 @@ fn no_password_is_printed() {
         "postgres://me:s3cret/x@127.0.0.1:1/shop",
         "postgres://me:x#s3cret@127.0.0.1:port/shop",
         "postgres://me:x&s3cret=1@127.0.0.1:1/shop",
+        "postgres://me:x@y?s3cret=1@127.0.0.1:1/shop",
+        "postgres://me:x?schema=s3cret@127.0.0.1:1/shop",
+        "postgres://me:my s3cret@127.0.0.1:1/shop",
+        "postgres://me:my@s3cret@127.0.0.1:1/shop",
+        "postgres://me:my\ns3cret@127.0.0.1:1/shop",
         "host=127.0.0.1 port=1 password='my s3cret'",
+        "host=127.0.0.1 port=1 password = 'top s3cret' user=me",
         "postgres://127.0.0.1:1/shop?password=s3cret&port=x",
         "mysql://me:s3cret@127.0.0.1/shop",
     ] {
@@ -227,6 +251,14 @@ fn on_postgresql_too() {
     let ran = shop.run(&["list", "--database", &guest]).ended(4);
     assert!(ran.err.contains("permission denied") && ran.err.contains("grants"), "{}", ran.err);
     assert!(!ran.err.contains("s3cret"));
+    let ran = shop.run(&["migrate", "--database", &guest.replace("=timers", "=other")]).ended(4);
+    assert!(ran.err.contains("this role may not make the tables"), "{}", ran.err);
+    let nobody = shop.url.replace("postgres://postgres@", "postgres://nobody@");
+    let nowhere = shop.url.replace("/postgres?", "/nowhere?");
+    for lasting in [nobody, nowhere] {
+        let ran = shop.run(&["list", "--database", &lasting]).ended(4);
+        assert!(ran.err.contains("does not exist\nCheck the address"), "{}", ran.err);
+    }
     let empty = shop.url.replace("schema=timers", "schema=public");
     let ran = shop.run(&["list", "--database", &empty]).ended(4);
     assert!(ran.err.contains("no tables"), "{}", ran.err);

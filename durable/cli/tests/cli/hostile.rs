@@ -8,14 +8,15 @@ use tickwheel_durable::{Failure, NewTimer};
 use super::program::{HOUR, Shop};
 
 /// Clears the screen, in seven and in eight bits; sets the title; begins a line; turns the direction of the text; is invisible.
-const HOSTILE: &str = "\u{1b}[2J\u{9b}2J\u{1b}]0;title\u{7}\r\n\u{8}\u{202e}\u{2066}\u{200b}\u{feff}\u{e0041}\u{7f}end";
+const HOSTILE: &str = "\u{1b}[2J\u{9b}2J\u{1b}]0;title\u{7}\r\n\u{8}\u{202e}\u{2066}\u{200b}\u{feff}\u{e0041}\u{34f}\u{115f}\u{3164}\u{2800}\u{e0101}\u{7f}end";
 
 /// Returns the characters that a terminal would obey, or nobody would see.
 pub(crate) fn dangers(text: &str) -> Vec<char> {
     let is_dangerous = |c: &char| {
         (c.is_control() && *c != '\n')
             || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-            || matches!(c, '\u{feff}' | '\u{e0000}'..='\u{e007f}')
+            || matches!(c, '\u{feff}' | '\u{e0000}'..='\u{e0fff}')
+            || matches!(c, '\u{34f}' | '\u{115f}' | '\u{2800}' | '\u{3164}')
     };
     text.chars().filter(is_dangerous).collect()
 }

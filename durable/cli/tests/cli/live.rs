@@ -12,7 +12,7 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Termios, Winsize, tcgetattr, tcsetwinsize};
 
 use super::hostile::{self, dangers};
-use super::program::Shop;
+use super::program::{Ran, Shop};
 use super::server::Server;
 
 /// A terminal, of which the test is the screen and the keyboard.
@@ -95,7 +95,7 @@ fn top_is_left(leave: impl Fn(&Terminal, &Child)) {
     let mut child = terminal.run(&shop, &["top", "--every", "200ms"]);
     let seen = terminal.wait_for("q leaves");
     assert!(seen.starts_with("\u{1b}[?1049h"), "{seen:?}");
-    assert!(!terminal.settings().local_modes.contains(LocalModes::ICANON));
+    assert!(!terminal.settings().local_modes.intersects(LocalModes::ICANON | LocalModes::ISIG));
     // It goes on looking.
     shop.run(&["schedule", "note", "later", "--after", "1h"]).ended(0);
     terminal.wait_for("later");
@@ -108,6 +108,12 @@ fn top_is_left(leave: impl Fn(&Terminal, &Child)) {
 #[test]
 fn q_leaves_the_terminal_as_it_was() {
     top_is_left(|terminal, _| terminal.press(b"xq"));
+}
+
+#[test]
+fn keys_that_are_signals_elsewhere_leave_it_as_it_was() {
+    let (quit, suspend, stop_output, interrupt) = (0x1c, 0x1a, 0x13, 3);
+    top_is_left(|terminal, _| terminal.press(&[quit, suspend, stop_output, interrupt]));
 }
 
 #[test]
@@ -228,4 +234,25 @@ fn a_bench_that_is_interrupted_clears_up() {
     signal(&child, Signal::INT);
     assert_eq!(child.wait().expect("it ends").code(), Some(130));
     assert_eq!(timers.counts().expect("counts"), []);
+}
+
+#[test]
+fn a_bench_that_cannot_clear_up_says_so() {
+    let shop = Shop::new();
+    let mut command = shop.command(&["bench", "--timers", "100", "--over", "1h", "--yes"]);
+    let child = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().expect("it runs");
+    let timers = shop.timers();
+    while timers.counts().expect("counts").is_empty() {
+        thread::sleep(Duration::from_millis(5)); // another process schedules
+    }
+    let file = rusqlite::Connection::open(shop.folder.join("shop.db")).expect("a file");
+    let refuse = "CREATE TRIGGER keep BEFORE DELETE ON tickwheel_timers BEGIN SELECT RAISE(ABORT, 'kept'); END";
+    file.execute_batch(refuse).expect("a trigger");
+    signal(&child, Signal::INT);
+    let ran = Ran::of(child.wait_with_output().expect("it ends")).ended(4);
+    let kind = &timers.counts().expect("counts")[0].kind;
+    let advice = format!(
+        "Not all timers were removed. `tickwheel-durable cancel --kind {kind} --all` removes them."
+    );
+    assert!(ran.err.contains(&advice) && ran.err.contains("kept"), "{}", ran.err);
 }
