@@ -855,12 +855,14 @@ impl<'a> Dispatcher<'a> {
         let is_alive = shared.width_of(kind, &state.lines[kind]) > 0;
         let is_replaced = is_alive && !is_async && !state.is_stopping();
         drop(state);
-        count(&shared.counters.timed_out, 1);
-        sight::timed_out(&timer);
-        let failure = Failure::new(TIME_LIMIT);
-        // Its rule is the user's, so it is asked while nothing is locked.
-        let then =
-            if was_polled { shared.after_failure(kind, &timer, &failure) } else { Then::Release };
+        let then = if was_polled {
+            count(&shared.counters.timed_out, 1);
+            sight::timed_out(&timer);
+            // Its rule is the user's, so it is asked while nothing is locked.
+            shared.after_failure(kind, &timer, &Failure::new(TIME_LIMIT))
+        } else {
+            Then::Release
+        };
         shared.tell_of_failure(&timer, &then);
         let mut state = shared.state();
         // A transaction of the handler's locks the row. So the outcome is written when that was undone. If it commits in spite
@@ -874,7 +876,9 @@ impl<'a> Dispatcher<'a> {
         if is_replaced {
             runner::start_another(shared, kind);
         }
-        shared.tell_of_time_limit(kind, &timer, None);
+        if was_polled {
+            shared.tell_of_time_limit(kind, &timer, None);
+        }
         if !is_alive {
             shared.report(&Error::Stuck(shared.kinds[kind].name.clone()));
             shared.release_queued(kind);

@@ -393,7 +393,7 @@ pub(super) fn end(shared: &Shared, job: &Job, ended: Ended, took: Duration) {
         Ended::Lost if is_mine => count(&shared.counters.lost, 1),
         _ => {}
     }
-    if !is_mine {
+    if !is_mine && job.tenure.began().is_some() {
         sight::has_come_back(&job.timer);
         let late = took.saturating_sub(shared.time_limit_of(job.kind, &job.timer));
         if late >= HUNG {
