@@ -21,7 +21,7 @@ pub(crate) fn checked(
     let now = now()?;
     let mut timers = timers.to_vec();
     for timer in timers.iter_mut().filter(|timer| is_known(timer)) {
-        timer.when = When::At(timer.first_due(now));
+        timer.when = When::At(timer.first_due(now)?);
     }
     Ok(Cow::Owned(timers))
 }

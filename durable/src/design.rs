@@ -209,8 +209,9 @@
 //!
 //! That a run is skipped is an outcome of its claim, and no state: the next time, written with no attempt. So a crash in between
 //! claims it again, and it is counted once it is written. The other way, to move the due time in the claim's statement, would need
-//! the rule in the database. Of a series with a period, missed runs are skipped as before: a policy would be a column, and `*/5 * * * *` has
-//! one.
+//! the rule in the database. A series with a rule that is reset to a time that has passed has the time of the call, so its run is not late;
+//! one with a period has the time that was given, which is its phase. Of a series with a period, missed runs are skipped as before: a
+//! policy would be a column, and `*/5 * * * *` has one.
 //!
 //! //! SQLite has no queue of those who want to write. They try again after pauses, up to 100 ms, and a worker that works off a backlog leaves
 //! the file free for microseconds between two transactions. So a call from another process waited up to 4.7 s. To try

@@ -17,8 +17,8 @@ const PREFIX: &str = "cron:";
 pub(crate) fn problem(rule: &str) -> Option<String> {
     #[cfg(feature = "cron")]
     if rule.starts_with(PREFIX) {
-        // Rules with years have an end. By which clock that is looked at matters to nobody but in that year.
-        return match asked(rule, |cron| cron.next_after(SystemTime::now())) {
+        // Rules with years have an end. Whether it has passed is for the clock of the database to say, in `first`.
+        return match asked(rule, |cron| cron.first_from(SystemTime::UNIX_EPOCH)) {
             Ok(Some(_)) => None,
             Ok(None) => Some(format!("the time of {rule:?} never comes, up to the year 5000")),
             Err(failure) => Some(failure.reason().to_owned()),
@@ -73,11 +73,18 @@ pub(crate) fn knows(repetition: Option<&Repetition>) -> bool {
         && matches!(repetition, Some(Repetition::Rule(rule)) if rule.starts_with(PREFIX))
 }
 
-/// Returns the first time of a rule from `begin` on. `None`: it has none that is known here.
-pub(crate) fn first(repetition: Option<&Repetition>, begin: SystemTime) -> Option<SystemTime> {
+/// Returns the first time of a rule from `begin` on, or says why there is none. `None`: no times of a rule are known here.
+pub(crate) fn first(
+    repetition: Option<&Repetition>,
+    begin: SystemTime,
+) -> Option<Result<SystemTime, String>> {
     #[cfg(feature = "cron")]
     if let Some(Repetition::Rule(rule)) = repetition.filter(|_| knows(repetition)) {
-        return asked(rule, |cron| cron.first_from(begin)).ok()?;
+        return Some(match asked(rule, |cron| cron.first_from(begin)) {
+            Ok(Some(first)) => Ok(first),
+            Ok(None) => Err(format!("from its `when` on, the time of {rule:?} never comes")),
+            Err(failure) => Err(failure.reason().to_owned()),
+        });
     }
     _ = (repetition, begin);
     None

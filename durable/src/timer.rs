@@ -24,7 +24,7 @@ pub const LONGEST_TRACE: usize = 1000;
 pub enum When {
     /// So long after the database receives the call.
     After(Duration),
-    /// At a wall-clock time. One that has passed is due now.
+    /// At a wall-clock time. One that has passed is due now, and its [`due`](Timer::due) is that time.
     At(SystemTime),
 }
 
@@ -186,15 +186,21 @@ impl NewTimer {
     }
 
     /// Returns when it is due first, if this is the time of the database. Stores and their writers ask it.
-    pub fn first_due(&self, now: SystemTime) -> SystemTime {
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] if it is a series with a cron rule that has no time from [`when`](NewTimer::when) on.
+    pub fn first_due(&self, now: SystemTime) -> Result<SystemTime> {
         let begin = match self.when {
             When::After(delay) => now.checked_add(delay).unwrap_or_else(|| from_micros(LATEST)),
             When::At(time) => time,
         };
-        rules::first(self.repetition.as_ref(), begin).unwrap_or(begin)
+        let first = rules::first(self.repetition.as_ref(), begin).unwrap_or(Ok(begin));
+        first.map_err(|problem| self.invalid(&problem))
     }
 
-    /// Returns an error if no store could keep it, or if the time of its cron rule never comes. Writers of stores call it first.
+    /// Returns an error if no store could keep it, or if its cron rule has no time at all. Writers of stores call it first. Whether
+    /// the rule has a time to come depends on the clock of the database: [`first_due`](NewTimer::first_due) tells.
     ///
     /// # Errors
     ///
@@ -225,7 +231,11 @@ impl NewTimer {
         } else {
             return Ok(());
         };
-        Err(Error::Invalid(format!("the timer {:?} {:?}: {problem}", self.kind, self.key)))
+        Err(self.invalid(&problem))
+    }
+
+    fn invalid(&self, problem: &str) -> Error {
+        Error::Invalid(format!("the timer {:?} {:?}: {problem}", self.kind, self.key))
     }
 }
 

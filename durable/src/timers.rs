@@ -446,7 +446,9 @@ impl Timers {
 
     /// Moves a timer that waits to another time. Returns false if it is not there, runs, or is dead.
     ///
-    /// A timer that waits for another attempt begins anew: all its attempts are before it again.
+    /// A timer that waits for another attempt begins anew: all its attempts are before it again. A time that has passed becomes the
+    /// [`due`](Timer::due) of the timer, which is due now. A series with a rule has the time of the call instead, because its rule may
+    /// leave out a run that is late.
     ///
     /// # Errors
     ///

@@ -107,4 +107,16 @@ BEGIN
     END IF;
 END $$;
 
+-- As before, but a series with a rule that is moved to a time that has passed is due now: its rule may leave out a run that is late.
+CREATE OR REPLACE FUNCTION tickwheel_reset(kind text, key text, at timestamptz DEFAULT NULL, after interval DEFAULT NULL)
+RETURNS timestamptz LANGUAGE plpgsql SET search_path FROM CURRENT SET plan_cache_mode TO force_custom_plan AS $$
+#variable_conflict use_column
+DECLARE moved timestamptz;
+BEGIN
+    UPDATE tickwheel_timers t SET held_until = NULL, attempts = 0, error = NULL,
+        due = CASE WHEN t.rule IS NULL THEN tickwheel_due($3, $4) ELSE greatest(tickwheel_due($3, $4), tickwheel_now()) END
+    WHERE t.kind = $1 COLLATE "default" AND t.key = $2 COLLATE "default" AND t.state = 'waiting' RETURNING t.due INTO moved;
+    RETURN moved;
+END $$;
+
 UPDATE tickwheel_schema SET version = 7;

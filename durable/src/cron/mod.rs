@@ -40,8 +40,8 @@
 //! week (`0 9 13 * +FRI`) both must. `L` is the last day of the month, `15W` the weekday next to the 15th, `FRI#2` the second
 //! Friday, `FRI#L` the last one. `@hourly`, `@daily`, `@weekly`, `@monthly` and `@yearly` are known. [`croner`] reads them.
 //!
-//! An expression that cannot be read is refused by [`Cron::parse`]. One whose time never comes, such as `0 0 31 2 *`, is refused when it
-//! is scheduled.
+//! An expression that cannot be read is refused by [`Cron::parse`]. One whose time never comes, such as `0 0 31 2 *`, or never
+//! from [`NewTimer::when`] on, such as one of a year that is over, is refused when it is scheduled.
 //!
 //! # When clocks are set
 //!
@@ -97,7 +97,7 @@
 //!
 //! The database's, as everywhere. Also the first time of a series is computed from that, by a question before the timer is written.
 //! A series with a later [`NewTimer::when`] begins with the first time of its rule from then on. [`Timers::reset`] runs it at any
-//! time, and the next run is at a time of the rule again.
+//! time, and the next run is at a time of the rule again. A series that is reset to a time that has passed is due now, and is not late.
 //!
 //! # In SQL
 //!

@@ -268,13 +268,15 @@ impl Table for Within<'_> {
     }
 
     fn reset(&mut self, kind: &str, key: &str, when: When) -> Result<Option<SystemTime>> {
+        // A rule may leave out a run that is late, so what is moved to a time that has passed is due now.
         let sql =
-            "UPDATE tickwheel_timers SET due = ?3, held_until = NULL, attempts = 0, error = NULL
-            WHERE kind = ?1 AND key = ?2 AND state = 'waiting'";
-        let due = self.due(when);
+            "UPDATE tickwheel_timers SET due = CASE WHEN rule IS NULL THEN ?3 ELSE max(?3, ?4) END,
+                held_until = NULL, attempts = 0, error = NULL
+            WHERE kind = ?1 AND key = ?2 AND state = 'waiting' RETURNING due";
         let mut statement = self.client.prepare_cached(sql).map_err(failed)?;
-        let moved = statement.execute(params![kind, key, due]).map_err(failed)?;
-        Ok((moved > 0).then(|| time(due)))
+        let values = params![kind, key, self.due(when), self.now()];
+        let due = statement.query_row(values, |row| row.get(0)).optional().map_err(failed)?;
+        Ok(due.map(time))
     }
 
     fn cancel(&mut self, kind: &str, key: &str) -> Result<Option<State>> {

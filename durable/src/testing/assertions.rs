@@ -3,6 +3,7 @@
 use std::fmt::Write;
 use std::time::{Duration, SystemTime};
 
+use crate::clock::{LATEST, from_micros};
 use crate::timer::{Filter, Repetition, State, Timer};
 use crate::timers::Timers;
 
@@ -81,13 +82,13 @@ impl ScheduledTimer {
     /// Asserts that it runs, or is tried again, so long after now, by the database's clock. It does so at once if that has passed.
     #[track_caller]
     pub fn due_in(&self, delay: Duration) -> &ScheduledTimer {
-        let at = self.now + delay;
-        self.due_at(at)
+        self.due_at(self.now.checked_add(delay).unwrap_or_else(|| from_micros(LATEST)))
     }
 
-    /// Asserts that it runs, or is tried again, at this time.
+    /// Asserts that it runs, or is tried again, at this time. Stores have no time after the year 9998, and keep the end of that instead.
     #[track_caller]
     pub fn due_at(&self, time: SystemTime) -> &ScheduledTimer {
+        let time = time.min(from_micros(LATEST));
         let wakes = self.timer.wake.unwrap_or(self.timer.due);
         let apart =
             time.duration_since(wakes).or_else(|_| wakes.duration_since(time)).unwrap_or_default();

@@ -16,10 +16,11 @@ use std::time::{Duration, Instant, SystemTime};
 use rusqlite::Connection as Client;
 use tickwheel::{Driver, Precision, Scheduler};
 
+use crate::clock::{LATEST, from_micros};
 use crate::error::{Error, Result};
 use crate::sqlite::Sqlite;
 
-/// A scheduler counts nanoseconds in 64 bits, and so nearly three hundred years.
+/// For how long a clock goes. A scheduler counts nanoseconds in 64 bits, and so nearly three hundred years.
 const LONGEST: Duration = Duration::from_secs(200 * 365 * 86_400);
 
 pub(crate) struct VirtualClock {
@@ -79,6 +80,10 @@ const BEHIND: &str = "?vfs=memdb";
 pub(super) fn store(begin: SystemTime) -> Result<Sqlite> {
     /// Relaxed: it orders nothing.
     static MADE: AtomicU64 = AtomicU64::new(0);
+    if begin < SystemTime::UNIX_EPOCH || begin > from_micros(LATEST) - LONGEST {
+        let problem = "a virtual clock begins in a year from 1970 to 9798, because stores have no times before and long after that";
+        return Err(Error::Invalid(problem.to_owned()));
+    }
     let builder = Scheduler::builder().precision(Precision::Exact);
     let (scheduler, driver) =
         builder.build_driven().map_err(|error| Error::Invalid(error.to_string()))?;

@@ -89,8 +89,9 @@
 //! - **In an async test** the worker's calls hold up the thread on which they are made. So the test needs a runtime with other threads,
 //!   such as `#[tokio::test(flavor = "multi_thread")]`. While a handler waits for the runtime, for a server say, virtual time stands
 //!   still: see [`patience`](TestWorker::patience).
-//! - A real [`Worker`](crate::Worker) may work on the same store. It polls in real time, and runs what is due by the virtual clock. Give it
-//!   a [`lease`](crate::WorkerBuilder::lease) that outlasts all the time that passes: a minute of virtual time passes faster than it can
+//! - A real [`Worker`](crate::Worker) may work on the same store. It polls in real time, and when
+//!   [`advance`](TestWorker::advance) returns, it looks for what is due by the virtual clock. Give it a
+//!   [`lease`](crate::WorkerBuilder::lease) that outlasts all the time that passes: a minute of virtual time passes faster than it can
 //!   extend one.
 //!
 //! # PostgreSQL
@@ -156,7 +157,7 @@ pub fn open() -> Result<Timers> {
 ///
 /// # Errors
 ///
-/// The errors of the database.
+/// [`Error::Invalid`] if it is before 1970, or not two hundred years before the end of 9998, and the errors of the database.
 pub fn open_at(begin: SystemTime) -> Result<Timers> {
     Timers::with_store(store_at(begin)?)
 }
@@ -165,7 +166,7 @@ pub fn open_at(begin: SystemTime) -> Result<Timers> {
 ///
 /// # Errors
 ///
-/// [`Error::Invalid`] if it has no scheduler.
+/// [`Error::Invalid`] if it has no scheduler, or as [`open_at`].
 pub fn store_at(begin: SystemTime) -> Result<crate::sqlite::Sqlite> {
     clock::store(begin)
 }

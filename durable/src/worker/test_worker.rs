@@ -107,8 +107,10 @@ type Flight = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// Runs timers when a test says so. From [`WorkerBuilder::test`].
 ///
 /// It has no threads. Each method runs the handlers on the thread that calls it, one after the other, in the order of their due times,
-/// and returns what ran: the attempts as the [history](WorkerBuilder::history) would have them, which need not be kept for that. Of a
-/// failed run of a series the key is that of the series. See the [module](crate::testing) for a test with it.
+/// and returns what ran: the attempts as the [history](WorkerBuilder::history) would have them, which need not be kept for that. So a run
+/// whose timer was cancelled or replaced in the meantime, perhaps by its own handler, is not among them, and
+/// [`stats`](TestWorker::stats) has it in `lost`. Of a failed run of a series the key is that of the series. See the
+/// [module](crate::testing) for a test with it.
 pub struct TestWorker {
     shared: Arc<Shared>,
     clock: Arc<VirtualClock>,
@@ -152,7 +154,15 @@ impl TestWorker {
     /// two hundred years from its begin. The errors of the database. What ran before is not returned then.
     pub fn advance(&mut self, by: Duration) -> Result<Vec<Attempt>> {
         let target = self.clock.after(by)?;
-        self.run_until(target)
+        let ran = self.run_until(target);
+        // Another worker would see at its next look that the clock was moved, up to a minute later.
+        let tell = |other: &Shared| {
+            if !std::ptr::eq(other, Arc::as_ptr(&self.shared)) {
+                other.look_now();
+            }
+        };
+        self.shared.timers.each_worker(tell);
+        ran
     }
 
     /// Like [`advance`](TestWorker::advance), to a time.
@@ -285,26 +295,30 @@ impl TestWorker {
         drop(state);
         // Without one, its attempts were used up, and its end is among the outcomes (ATTEMPT-5).
         let run = job.as_ref().map(|job| (Arc::clone(&job.timer), Arc::clone(&job.tenure)));
-        let done_before = shared.stats().done;
+        let before = shared.stats();
         job.into_iter().for_each(|job| run_all(shared, kind, vec![job]));
         let flights =
             std::mem::take(&mut *self.flights.lock().unwrap_or_else(PoisonError::into_inner));
         flights.into_iter().try_for_each(|flight| self.fly(dispatcher, flight))?;
         let mut state = shared.state();
-        let outcomes = std::mem::take(&mut state.outcomes);
+        let (outcomes, mut attempts) = (std::mem::take(&mut state.outcomes), Vec::new());
         for outcome in &outcomes {
             let Some(held) = state.runs.get(&outcome.run.fence) else { continue };
             let attempt = shared.attempt(&held.timer, &held.tenure, &outcome.then);
             // A run that leaves its series has failed by its name there.
-            ran.extend(attempt.map(|of| Attempt { key: held.timer.key.clone(), ..of }));
+            attempts.extend(attempt.map(|of| Attempt { key: held.timer.key.clone(), ..of }));
         }
         drop(state);
         // What is committed has no outcome to be written.
-        let committed = run.filter(|_| shared.stats().done > done_before);
+        let committed = run.filter(|_| shared.stats().done > before.done);
         ran.extend(
             committed.and_then(|(timer, tenure)| shared.attempt(&timer, &tenure, &Then::Done)),
         );
         finisher.turn(outcomes);
+        // The outcome of a run whose timer was cancelled or replaced is not written, so it is in no history.
+        if shared.stats().lost == before.lost {
+            ran.append(&mut attempts);
+        }
         // Nothing waits for these: each step looks.
         shared.state().freed.clear();
         while shared.causes.try_next().is_some() {}

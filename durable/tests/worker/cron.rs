@@ -73,12 +73,14 @@ pub(crate) fn what_was_missed_runs_as_the_policy_says(database: &Database<'_>) {
         ("once", Missed::Once),
         ("skip", Missed::Skip),
         ("new", Missed::Skip),
+        ("by hand", Missed::Skip),
     ];
     let series = series.map(|(key, policy)| missed(key, policy, since));
     timers.schedule_all(&series).expect("scheduled");
     let first = due(&timers, "all");
     assert!(first >= since && first < since + HOUR, "the first time of the rule from then on");
     timers.reset("mail", "new", NOW).expect("no error");
+    timers.reset("mail", "by hand", since).expect("no error"); // which has passed, so it is due now
     // An attempt that follows another one is not skipped, and neither is one that was put off.
     for key in ["again", "put off"] {
         timers.schedule(&missed(key, Missed::Skip, since)).expect("scheduled");
@@ -92,7 +94,7 @@ pub(crate) fn what_was_missed_runs_as_the_policy_says(database: &Database<'_>) {
     let worker = worker.start(Scheduler::global()).expect("it starts");
     let is_late = |key: &str| due(&timers, key) <= timers.now().expect("a time");
     until("all wait for what is to come", || {
-        !["all", "once", "skip", "new", "again", "put off"].into_iter().any(is_late)
+        !["all", "once", "skip", "new", "by hand", "again", "put off"].into_iter().any(is_late)
     });
     until("all is written", || worker.stats().running == 0);
     let runs: Vec<_> = seen.try_iter().collect();
@@ -107,6 +109,7 @@ pub(crate) fn what_was_missed_runs_as_the_policy_says(database: &Database<'_>) {
     assert_eq!(of("once")[0], first);
     assert_eq!((of("again")[0], of("put off")[0]), (first, first));
     assert!(!of("new").is_empty());
+    assert!(of("by hand")[0] >= since + HOUR * 5);
     assert!(!of("skip").contains(&first), "its handler is not called");
     assert!(worker.stats().skipped >= 1, "{:?}", worker.stats());
     assert_eq!(worker.stats().done, runs.len() as u64);
@@ -217,8 +220,8 @@ pub(crate) fn a_series_is_kept_unless_it_has_changed(database: &Database<'_>) {
 }
 
 pub(crate) fn the_first_time_is_by_the_clock_of_the_database(database: &Database<'_>) {
-    // That is some days behind this machine's.
-    let behind = HOUR * 24 * 3;
+    // That is three years behind this machine's.
+    let behind = HOUR * 24 * 1100;
     let timers = match database {
         Database::File(path) => {
             let store = sqlite::Sqlite::with_wall_clock(path, move || SystemTime::now() - behind);
@@ -228,7 +231,7 @@ pub(crate) fn the_first_time_is_by_the_clock_of_the_database(database: &Database
             let timers = database.open();
             database.execute(
                 "CREATE OR REPLACE FUNCTION tickwheel_now() RETURNS timestamptz LANGUAGE sql VOLATILE
-                 AS $$ SELECT clock_timestamp() - interval '3 days' $$",
+                 AS $$ SELECT clock_timestamp() - interval '1100 days' $$",
             );
             timers
         }
@@ -242,4 +245,26 @@ pub(crate) fn the_first_time_is_by_the_clock_of_the_database(database: &Database
     later.when = (HOUR * 48).into();
     let first = timers.schedule(&later).expect("scheduled").due;
     assert_eq!(Some(first), cron.next_after(now + HOUR * 48));
+    // Rules with years are over by that clock, too. The next new year has passed on this machine.
+    let yearly = Cron::parse("0 9 1 1 *").expect("an expression");
+    let new_year = yearly.next_after(now).expect("a time");
+    let summer = new_year + HOUR * 24 * 180;
+    let since = summer.duration_since(SystemTime::UNIX_EPOCH).expect("later").as_secs();
+    let of_year = |key: &str, year| {
+        let cron = Cron::parse(&format!("0 0 9 1 1 * {year}")).expect("an expression");
+        NewTimer::cron("mail", key, &cron)
+    };
+    let year = 1970 + since / 31_556_952;
+    let first = timers.schedule(&of_year("3", year)).expect("scheduled").due;
+    assert!(first == new_year && first < SystemTime::now());
+    let mut never = of_year("4", year);
+    never.when = (HOUR * 24 * 800).into();
+    for never in [never, of_year("4", year - 1)] {
+        for refused in [timers.schedule(&never).map(Some), timers.keep_series(&never)] {
+            let refused = refused.expect_err("it has no time from then on");
+            let says = "never comes";
+            assert!(matches!(&refused, Error::Invalid(text) if text.contains(says)), "{refused}");
+        }
+    }
+    assert!(timers.get("mail", "4").expect("no error").is_none());
 }

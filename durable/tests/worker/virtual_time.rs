@@ -172,6 +172,37 @@ fn what_ran_is_what_the_history_has() {
     assert_eq!((slow.took, slow.late, slow.trace.as_deref()), (3 * SECOND, NOW, Some("00-trace")));
 }
 
+/// A run whose timer was cancelled or replaced has no outcome, and is in no history.
+#[test]
+fn what_was_not_written_is_not_returned() {
+    let timers = open();
+    let (cancels, replaces) = (timers.clone(), timers.clone());
+    let is_first = AtomicBool::new(true);
+    let worker = timers
+        .worker()
+        .history(7 * DAY)
+        .handle("cancels", move |run| {
+            cancels.cancel(run.kind(), run.key())?;
+            Ok(())
+        })
+        .handle("replaces", move |run| {
+            if !is_first.swap(false, Ordering::Relaxed) {
+                return Ok(());
+            }
+            replaces.schedule(&NewTimer::new(run.kind(), run.key(), HOUR))?;
+            Err(Failure::new("no"))
+        })
+        .retry(Retry::attempts(1));
+    let mut worker = worker.test().expect("it is made");
+    for kind in ["cancels", "replaces"] {
+        timers.schedule(&NewTimer::new(kind, "1", NOW)).expect("scheduled");
+    }
+    let ran = worker.advance(DAY).expect("it runs");
+    assert_eq!(attempts(&ran, ran[0].due - HOUR), [(1, Outcome::Done, HOUR)]);
+    assert_eq!(ran, timers.history(&HistoryFilter::new()).expect("it is read"));
+    assert_eq!((worker.stats().lost, worker.stats().done), (2, 1));
+}
+
 #[test]
 fn a_series_and_a_rule_go_on_and_a_run_that_fails_leaves_its_series() {
     let timers = open();
@@ -495,6 +526,14 @@ fn time_does_not_go_back_nor_for_ever() {
     worker.advance(50 * 365 * DAY).expect("half a century is fine");
     let old = testing::open_at(SystemTime::UNIX_EPOCH + HOUR).expect("it opens");
     assert_eq!(old.now().expect("it tells"), SystemTime::UNIX_EPOCH + HOUR);
+    // A time that no store can keep, or from which the clock would come to one.
+    for begin in [SystemTime::UNIX_EPOCH - SECOND, begin + 9000 * 365 * DAY] {
+        let refused = testing::open_at(begin);
+        assert!(matches!(refused, Err(Error::Invalid(_))), "{begin:?}");
+    }
+    let late = testing::open_at(begin + 7700 * 365 * DAY).expect("it opens");
+    late.schedule(&mail("1", 199 * 365 * DAY)).expect("scheduled");
+    assert_eq!(good(&late).advance(199 * 365 * DAY).expect("it runs").len(), 1);
 }
 
 #[test]
@@ -562,6 +601,21 @@ fn a_real_worker_beside_a_test_worker_runs_what_is_due_too() {
     let each: Vec<String> = (0..300).map(|n| format!("{n:03}")).collect();
     assert_eq!(runs, each, "each once");
     assert_eq!(real.stats().done + test.stats().done, 300);
+}
+
+/// A worker looks each minute by itself.
+#[test]
+fn a_real_worker_is_told_that_the_time_was_moved() {
+    let timers = open();
+    let mut test = good(&timers);
+    let real = timers.worker().handle("other", |_| Ok(())).lease(DAY);
+    let real = real.start(&Scheduler::new()).expect("it starts");
+    timers.schedule(&NewTimer::new("other", "1", DAY)).expect("scheduled");
+    let start = Instant::now();
+    assert!(test.advance(DAY).expect("it runs").is_empty());
+    until("it has run", || real.stats().done == 1);
+    assert!(start.elapsed() < 30 * SECOND, "it took {:?}", start.elapsed());
+    assert!(real.stop(PATIENCE));
 }
 
 #[test]
@@ -714,6 +768,17 @@ fn assertions_say_what_is_there() {
     }
     let many = said(|| _ = testing::assert_scheduled(&timers, "many", "x"));
     assert!(many.lines().count() == 22 && many.ends_with("\n  and more"), "{many}");
+}
+
+#[test]
+fn what_is_due_later_than_all_times_is_asserted_too() {
+    let timers = open();
+    for (key, delay) in [("never", Duration::MAX), ("hardly", 9000 * 365 * DAY)] {
+        timers.schedule(&mail(key, delay)).expect("scheduled");
+        testing::assert_scheduled(&timers, "mail", key).due_in(delay);
+    }
+    let early = said(|| _ = testing::assert_scheduled(&timers, "mail", "never").due_in(DAY));
+    assert!(early.contains("it should wake in 86400s, and does"), "{early}");
 }
 
 #[test]
