@@ -953,10 +953,9 @@ fn store_at(address: &str) -> Result<Box<dyn Store>> {
     if address.starts_with("postgres:") || address.starts_with("postgresql:") {
         return Ok(Box::new(crate::postgres::Postgres::new(address)?));
     }
-    // Any part of it may be one of a password, so none is repeated.
-    Err(Error::Address(
-        "the address names no store, or the feature of its database is off".to_owned(),
-    ))
+    _ = address; // any part of it may be one of a password, so none is repeated
+    let problem = "the address names no store, or the feature of its database is off: `sqlite:path` or `postgres://host/database`";
+    Err(Error::Address(problem.to_owned()))
 }
 
 impl fmt::Debug for Timers {
