@@ -165,9 +165,10 @@
 //! 110 ms, because the server compiled it. Now the worker takes in what has woken between two claims, serves a kind first that had
 //! nothing to do, claims 128 at a time while several kinds have something to claim, and has the compiler off. Claims of 64 or 32 made
 //! nobody more punctual: in SQLite each costs a commit, and the others waited for more commits. On two cores with a load
-//! of 20 from other programs, in runs that alternated, others were late by 31 to 37 ms on average and 150 to 210 at p99 beside a flood in PostgreSQL
-//! before, and by 17 to 22 and 62 to 89 after. With a load of 5, it is 4 to 8 in the median and 9 to 23 at p99, beside 13,000 to 23,000
-//! runs of the flood a second, in both databases (debug builds; `cargo test -p tickwheel-durable --test worker a_flood -- --nocapture`).
+//! of 20 from other programs, in runs that alternated, others were late by 31 to 37 ms on average and 150 to 210 at p99 beside a flood
+//! in PostgreSQL before, and by 17 to 22 and 62 to 89 after. With a load of 5, it is 4 to 8 in the median and 9 to 23 at p99, beside
+//! 13,000 to 23,000 runs of the flood a second, in both databases (debug builds; `cargo test -p tickwheel-durable --test worker a_flood
+//! -- --nocapture`).
 //!
 //! Limits over all processes are rows of their own, which a claim writes. To count the timers that run would need no rows, and would be
 //! wrong: a timer that is cancelled while it runs is gone, and its handler is not. An index on the state would cost each kind something.
@@ -190,8 +191,8 @@
 //! another, so croner searches on a clock that is never set, and `src/cron/mod.rs` walks along the changes of the zone. croner
 //! can do that too, but counts `0 2,14 * * *` as an interval, because it has two hours: in Berlin its run at 02:00 is lost in spring, and
 //! comes twice in autumn. And from 3.0.0 to 4.0.2 it ran a daily midnight in London a second time at 02:00 on the day on which the clocks
-//! go forward, as its changelog says. Here a slow clock that is read minute by minute says the same as the walk, for 30,000 rules at random in fifteen zones, most of
-//! them around a change (`TICKWHEEL_RUNS=30000 cargo test -p tickwheel-durable --lib cron::`).
+//! go forward, as its changelog says. Here a slow clock that is read minute by minute says the same as the walk, for 30,000 rules at
+//! random in fifteen zones, most of them around a change (`TICKWHEEL_RUNS=30000 cargo test -p tickwheel-durable --lib cron::`).
 //!
 //! | crate | licence | why, or why not |
 //! | --- | --- | --- |
@@ -201,7 +202,8 @@
 //! | jiff-cron 0.3 | MIT or Apache-2.0 | its expressions are seven fields, and not those of a crontab |
 //!
 //! To read a rule and compute its next time takes 9 to 12 us and 0.4 to 2 us, and 71 us if the next one is a leap day on a Monday
-//! (a release build, on a busy machine). So nothing is cached, and a worker sees new data of a zone at the next run. That a rule never comes is found by looking until the year 5000, which takes up to 22 ms, once when it is scheduled.
+//! (a release build, on a busy machine). So nothing is cached, and a worker sees new data of a zone at the next run. That a rule never
+//! comes is found by looking until the year 5000, which takes up to 22 ms, once when it is scheduled.
 //!
 //! The first time of a series could be computed by the caller's clock. If that is ahead, the first run is missed, and if it
 //! is behind, one runs at once that was due before. So the store computes it from the database's time, which costs another question for
@@ -218,8 +220,9 @@
 //! again each millisecond helps the crate's own calls. Other clients need the file to be free for half of the time: then 8 tries, which a
 //! client makes within 100 ms, succeed all but once in 256 times. A worker does that while it sees that others write, and so
 //! is slower only then. On two cores with a load of 30, calls of another process took 8 ms in the median and 55 at p99, and an `INSERT` of
-//! another client 8 and 51; with a load of 5, 1.5 and 11, and 2 and 14 to 25 (`cargo test -p tickwheel-durable --test worker another_process -- --nocapture`). With rests that were not counted
-//! across the threads of the worker, and no longer than 20 ms, the `INSERT` took 637 ms at p99.
+//! another client 8 and 51; with a load of 5, 1.5 and 11, and 2 and 14 to 25 (`cargo test -p tickwheel-durable --test worker
+//! another_process -- --nocapture`). With rests that were not counted across the threads of the worker, and no longer than 20 ms, the
+//! `INSERT` took 637 ms at p99.
 //!
 //! The helpers for tests have no store and no worker of their own. A second store, of maps, would be faster, and each promise of the first
 //! would have to be kept, and tested, twice. So it is SQLite in memory, whose clock was read in this process anyway. A first draft
@@ -229,8 +232,9 @@
 //! seams of the threads. It claims one timer at a time, for the order, and runs about 3,500 a second in a debug build: three days of a
 //! timer each minute took 1.2 to 1.5 s beside other work on two cores (`cargo test -p tickwheel-durable --test worker
 //! virtual_time::three -- --nocapture`). While the future of an async handler waits for another thread, its virtual time stands still; in a
-//! first form it jumped to the time limit of the run, so that a handler that called the store as a future failed. On a server of PostgreSQL each step of the time would be a call, and a schema whose
-//! clock stands still is dangerous if it is not one of tests, so for that there are words alone.
+//! first form it jumped to the time limit of the run, so that a handler that called the store as a future failed. On a server of
+//! PostgreSQL each step of the time would be a call, and a schema whose clock stands still is dangerous if it is not one of tests, so
+//! for that there are words alone.
 //!
 //! PostgreSQL keeps the plan of a prepared statement. A plan that was made for a small table reads all of it, and goes on
 //! doing so when the table has grown, until the server next counts the rows, which may take a minute. So with 20,000 rows
@@ -247,11 +251,11 @@
 //! # The history
 //!
 //! A row of the history is made by the worker in memory, and goes to the store with the outcome. So a store copies no columns, and the
-//! statements of `finish` put in the rows of those runs that they have locked as theirs. A handler in a transaction is another case: the change of
-//! `finish` comes before the handler, to know that the run is still the worker's, and the row behind it, when it is known how long the
-//! handler took. A completion is executed by somebody else's client. In a first plan the finisher was to write its row afterwards,
-//! which is a second transaction, and a process that dies in between would leave a run without a row. Now the statement puts in the row
-//! itself. It contains numbers alone, and takes the texts from the timer's row, so nothing needs quotes.
+//! statements of `finish` put in the rows of those runs that they have locked as theirs. A handler in a transaction is another case: the
+//! change of `finish` comes before the handler, to know that the run is still the worker's, and the row behind it, when it is known how
+//! long the handler took. A completion is executed by somebody else's client. In a first plan the finisher was to write its row
+//! afterwards, which is a second transaction, and a process that dies in between would leave a run without a row. Now the statement puts
+//! in the row itself. It contains numbers alone, and takes the texts from the timer's row, so nothing needs quotes.
 //!
 //! The primary key is the kind, the start and the fencing number. It says which attempt a row is, lets a repeated row be left out, has the
 //! oldest rows of a kind at its begin and the last at its end, and serves the pace. A number of the row's own would be one more index.
@@ -272,9 +276,9 @@
 //! notes when it has first seen it, with the fencing number of that death. A timer that dies again has another number. The column
 //! costs nothing to timers that live, and the statements of workers did not change.
 //!
-//! The keeper is a task on the threads for calls. The finisher has time when nothing is due, and would have been the smallest place, but outcomes
-//! wait while it works, and in SQLite so would the file. A batch of the oldest rows begins where the last one has ended, for the same
-//! reason as a floor: what was removed stays in the way while any old transaction is open.
+//! The keeper is a task on the threads for calls. The finisher has time when nothing is due, and would have been the smallest place, but
+//! outcomes wait while it works, and in SQLite so would the file. A batch of the oldest rows begins where the last one has ended, for
+//! the same reason as a floor: what was removed stays in the way while any old transaction is open.
 //!
 //! `pace` reads the time first and sends it as a value. With the time in the statement, the server guessed a third of the table to be in
 //! any span, and read all of it for the last second.

@@ -106,8 +106,9 @@
 //! A process that is killed costs those timers an attempt whose handlers were running. What it had claimed and not started
 //! goes back uncounted when the lease ends. For that the start is written down before the handler is called: another
 //! commit. A process that is killed between the two has used up an attempt of a handler that was not called; that takes well
-//! under a millisecond, or as long as a runtime needs to poll an async one. The start of a handler that takes less than five milliseconds on average, of a timer with more than
-//! ten attempts left, is written with its outcome instead. If the process dies first, that attempt is not counted.
+//! under a millisecond, or as long as a runtime needs to poll an async one. The start of a handler that takes less than five
+//! milliseconds on average, of a timer with more than ten attempts left, is written with its outcome instead. If the process dies first,
+//! that attempt is not counted.
 //!
 //! A timer whose lease has ended may be what killed its process. So it runs alone in its worker the next time, for up to five
 //! seconds, and takes no neighbour along if it does so again. In the end its attempts are used up, and it is dead.
@@ -156,9 +157,9 @@
 //! ## History
 //!
 //! What is done is gone from the tables, and a dead timer has its last error. With [`WorkerBuilder::history`] a kind also keeps what became of
-//! each attempt, for as long as that says: [`Timers::history`] lists when it was due, when it started, how late that was, how long it took, which
-//! attempt it was, what came of it, with its error, by which worker, and in which trace. [`Timers::pace`] counts these by kind and
-//! step of time, for a picture of the last hour. In SQL they are the table `tickwheel_history`, to be read.
+//! each attempt, for as long as that says: [`Timers::history`] lists when it was due, when it started, how late that was, how long it
+//! took, which attempt it was, what came of it, with its error, by which worker, and in which trace. [`Timers::pace`] counts these by
+//! kind and step of time, for a picture of the last hour. In SQL they are the table `tickwheel_history`, to be read.
 //!
 //! - **An attempt is in the history if and only if its outcome is written**, because it is one transaction: that in which the worker writes
 //!   outcomes, that of a handler, or that in which [`Run::completion`] is executed. So a run of a worker that died has no row, because
@@ -167,13 +168,14 @@
 //!   address: the row is written behind it. Whoever executes a completion needs the right to put rows into `tickwheel_history`.
 //! - Of an error the first 4000 bytes are kept. A run that leaves its series takes its attempts along, so a dead timer has all its
 //!   errors under its own key.
-//! - What is older than the kind says is removed by its workers, within a minute, a thousand rows at a time and with pauses twice as long as that
-//!   took, on the threads of calls. [`Timers::purge_history`] removes what is before a time at once.
+//! - What is older than the kind says is removed by its workers, within a minute, a thousand rows at a time and with pauses twice as
+//!   long as that took, on the threads of calls. [`Timers::purge_history`] removes what is before a time at once.
 //! - [`WorkerBuilder::keep_dead`] removes dead timers in the same way. They stay for ever by default.
 //!
-//! A kind without a history pays nothing: its statements are those of before. With one, a timer that is scheduled and runs cost 54 us of processor
-//! time with PostgreSQL, the server's included, in place of 42, and 19 in place of 15 with SQLite; a row takes some 250 bytes
-//! with its indexes. All lists read indexes: of a million attempts, a page, those of one timer, and the failures among them took 2 to 6 ms.
+//! A kind without a history pays nothing: its statements are those of before. With one, a timer that is scheduled and runs cost 54 us of
+//! processor time with PostgreSQL, the server's included, in place of 42, and 19 in place of 15 with SQLite; a row takes some 250 bytes
+//! with its indexes. All lists read indexes: of a million attempts, a page, those of one timer, and the failures among them took 2 to 6
+//! ms.
 //!
 //! ## Traces
 //!
@@ -280,8 +282,8 @@
 //!   passed over its later timers see it first.
 //! - **A group is the text of the key before the separator**, so it works with every client, and without a column. A timer that has
 //!   failed, or whose worker has died, waits for its next attempt, and those behind it go on.
-//! - A kind without limits costs nothing more than before. With `at_most_in_all` and `rate`, nothing is claimed ahead of the threads, so very quick
-//!   handlers wait for the database between two runs.
+//! - A kind without limits costs nothing more than before. With `at_most_in_all` and `rate`, nothing is claimed ahead of the threads, so
+//!   very quick handlers wait for the database between two runs.
 //!
 //! SQLite has one writer at a time. A worker that works off a backlog leaves the file free for as long as it has had it, while other
 //! processes write in it, so that their calls take milliseconds.

@@ -26,7 +26,7 @@ use std::time::SystemTime;
 use crate::error::{Error, Result};
 use crate::history::{Attempt, HistoryFilter, Pace};
 use crate::store::{Connection, Finish, Listener, Purpose, Store, Transactions};
-use crate::timer::{Filter, KindCounts, Timer};
+use crate::timer::{Filter, Timer};
 
 /// Returns the home of a timer (HOME-1): of so many stores the one whose number has the highest hash with its name.
 pub(crate) fn home(stores: usize, kind: &str, key: &str) -> usize {
@@ -153,20 +153,6 @@ pub(crate) fn added(paces: Vec<Vec<Pace>>) -> Vec<Pace> {
         step.and_modify(|sum| sum.add(&pace)).or_insert(pace);
     }
     steps.into_values().collect()
-}
-
-/// Returns the counts of all stores together.
-pub(crate) fn summed(counts: Vec<Vec<KindCounts>>) -> Vec<KindCounts> {
-    let mut kinds = BTreeMap::<String, KindCounts>::new();
-    for of in counts.into_iter().flatten() {
-        let sum = kinds.entry(of.kind.clone()).or_insert_with(|| KindCounts::new(&*of.kind));
-        sum.waiting += of.waiting;
-        sum.retrying += of.retrying;
-        sum.running += of.running;
-        sum.dead += of.dead;
-        sum.lag = sum.lag.max(of.lag);
-    }
-    kinds.into_values().collect()
 }
 
 /// What makes a store ready for use: `Store::migrate` or `Store::check`.

@@ -15,8 +15,8 @@
 //! - A timer that is replaced or cancelled is not `Running` any more, in the same step. Only timers that are not
 //!   running are reset or requeued.
 //! - What returned `Ok` survives a crash of the process and of the database.
-//! - STORE-6 A timer's `attempts` counts starts of its handler, but for those that were snoozed. `claim` and `extend` leave it as it is. `start` and `finish`
-//!   set it to the number that they are given.
+//! - STORE-6 A timer's `attempts` counts starts of its handler, but for those that were snoozed. `claim` and `extend` leave it as it is.
+//!   `start` and `finish` set it to the number that they are given.
 //! - STORE-7 A timer whose lease has ended without an outcome is suspected: its handler may have killed the process. It is
 //!   claimed by itself, and never together with others.
 //! - STORE-8 A floor is a hint. A claim or a look may leave out what stands at or before it, and a store to which that is worth

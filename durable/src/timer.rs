@@ -1,5 +1,6 @@
 //! What a timer is: [`NewTimer`] on its way into a store, and [`Timer`] as it stands there.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use crate::clock::{LATEST, from_micros};
@@ -473,5 +474,20 @@ impl KindCounts {
     pub fn new(kind: impl Into<String>) -> KindCounts {
         let lag = Duration::ZERO;
         KindCounts { kind: kind.into(), waiting: 0, retrying: 0, running: 0, dead: 0, lag }
+    }
+
+    /// Returns the counts of several stores together, in order of the kinds: for those who ask each of the
+    /// [shards](crate::Timers::shards) by itself.
+    pub fn summed(counts: impl IntoIterator<Item = KindCounts>) -> Vec<KindCounts> {
+        let mut kinds = BTreeMap::<String, KindCounts>::new();
+        for of in counts {
+            let sum = kinds.entry(of.kind.clone()).or_insert_with(|| KindCounts::new(&*of.kind));
+            sum.waiting += of.waiting;
+            sum.retrying += of.retrying;
+            sum.running += of.running;
+            sum.dead += of.dead;
+            sum.lag = sum.lag.max(of.lag);
+        }
+        kinds.into_values().collect()
     }
 }

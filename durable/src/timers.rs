@@ -12,7 +12,7 @@ use crate::history::{Attempt, HistoryFilter, Pace};
 use crate::panics::caught;
 use crate::sharded::{
     self, Place, Prepare, Prepared, ShardError, added, all, in_order, merged, part_of,
-    part_of_history, summed,
+    part_of_history,
 };
 use crate::sight;
 use crate::store::{Connection, Existing, Purge, Purpose, Store};
@@ -661,8 +661,8 @@ impl Timers {
     ///
     /// The errors of the database.
     pub fn counts(&self) -> Result<Vec<KindCounts>> {
-        let counts =
-            summed(all(self.on_each(|store| store.with(|connection| connection.counts())))?);
+        let counts = all(self.on_each(|store| store.with(|connection| connection.counts())))?;
+        let counts = KindCounts::summed(counts.into_iter().flatten());
         sight::counted(&counts);
         Ok(counts)
     }

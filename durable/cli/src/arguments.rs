@@ -256,50 +256,45 @@ pub(crate) struct Reset {
     pub(crate) when: When,
 }
 
+/// One timer, or all that options name.
 #[derive(Args)]
-pub(crate) struct Cancel {
+pub(crate) struct OneOrAll {
     /// The kind of the timer
     #[arg(required_unless_present = "all", conflicts_with = "all", value_name = "KIND")]
     pub(crate) of: Option<String>,
     /// Its key
     #[arg(required_unless_present = "all", conflicts_with = "all")]
     pub(crate) key: Option<String>,
-    /// Cancel all that the options name, after a question
+    /// All that the options name, after a question
     #[arg(long, requires = "kind")]
     pub(crate) all: bool,
-    /// With --all: only those of this kind
+    /// With --all: those of this kind
     #[arg(long, requires = "all")]
     pub(crate) kind: Option<String>,
-    /// With --all: only those in this state
-    #[arg(long, requires = "all")]
-    pub(crate) state: Option<State>,
-    /// With --all: only those whose key begins with this
-    #[arg(long, requires = "all")]
-    pub(crate) prefix: Option<String>,
     /// With --all: do not ask
     #[arg(long, requires = "all")]
     pub(crate) yes: bool,
 }
 
 #[derive(Args)]
-pub(crate) struct Requeue {
-    /// The kind of the timer
-    #[arg(required_unless_present = "all", conflicts_with = "all", value_name = "KIND")]
-    pub(crate) of: Option<String>,
-    /// Its key
-    #[arg(required_unless_present = "all", conflicts_with = "all")]
-    pub(crate) key: Option<String>,
-    /// Requeue all dead timers of a kind, after a question
-    #[arg(long, requires = "kind")]
-    pub(crate) all: bool,
-    /// With --all: the kind
+pub(crate) struct Cancel {
+    #[command(flatten)]
+    pub(crate) which: OneOrAll,
+    /// With --all: only those in this state
     #[arg(long, requires = "all")]
-    pub(crate) kind: Option<String>,
+    pub(crate) state: Option<State>,
+    /// With --all: only those whose key begins with this
+    #[arg(long, requires = "all")]
+    pub(crate) prefix: Option<String>,
+}
+
+/// With --all, they are the dead ones of the kind.
+#[derive(Args)]
+pub(crate) struct Requeue {
+    #[command(flatten)]
+    pub(crate) which: OneOrAll,
     #[command(flatten)]
     pub(crate) when: When,
-    /// With --all: do not ask
-    #[arg(long, requires = "all")]
-    pub(crate) yes: bool,
 }
 
 #[derive(Args)]

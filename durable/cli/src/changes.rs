@@ -82,7 +82,8 @@ pub(crate) fn set_payload(timers: &Timers, of: arguments::SetPayload, out: &mut 
 }
 
 pub(crate) fn cancel(timers: &Timers, of: arguments::Cancel, out: &mut Output) -> Outcome {
-    if let (Some(kind), Some(key)) = (&of.of, &of.key) {
+    let arguments::OneOrAll { of: one, key, kind, yes, .. } = of.which;
+    if let (Some(kind), Some(key)) = (&one, &key) {
         return match timers.cancel(kind, key)? {
             Some(state) => {
                 let text = format!("it was {}", state.name());
@@ -91,9 +92,9 @@ pub(crate) fn cancel(timers: &Timers, of: arguments::Cancel, out: &mut Output) -
             None => none(out, kind, key, "there is no timer of this name"),
         };
     }
-    let which = arguments::Which { kind: of.kind, state: of.state, prefix: of.prefix, until: None };
+    let which = arguments::Which { kind, state: of.state, prefix: of.prefix, until: None };
     let filter = crate::sight::filter(which, timers.now()?);
-    confirm(timers, "Cancel", &filter, of.yes)?;
+    confirm(timers, "Cancel", &filter, yes)?;
     let batch = filter.limit(BATCH);
     let mut count = 0;
     loop {
@@ -107,14 +108,15 @@ pub(crate) fn cancel(timers: &Timers, of: arguments::Cancel, out: &mut Output) -
 
 pub(crate) fn requeue(timers: &Timers, of: arguments::Requeue, out: &mut Output) -> Outcome {
     let when = When::from(of.when);
-    if let (Some(kind), Some(key)) = (&of.of, &of.key) {
+    let arguments::OneOrAll { of: one, key, kind, yes, .. } = of.which;
+    if let (Some(kind), Some(key)) = (&one, &key) {
         if !timers.requeue(kind, key, when)? {
             return none(out, kind, key, "no timer of this name is dead");
         }
         return say(out, "requeued", kind, key, "", |object| object);
     }
-    let kind = of.kind.unwrap_or_default();
-    confirm(timers, "Requeue", &Filter::new().kind(&*kind).state(State::Dead), of.yes)?;
+    let kind = kind.unwrap_or_default();
+    confirm(timers, "Requeue", &Filter::new().kind(&*kind).state(State::Dead), yes)?;
     many(out, "requeued", timers.requeue_all(&kind, when)?)
 }
 

@@ -79,9 +79,9 @@
 //! - **The store** is the one of SQLite, in memory. So calls, transactions, constraints and limits are the real ones.
 //!   [`connection`] opens further connections to it. Beside a file there is one difference: a transaction that reads and one that
 //!   writes wait for each other. So end yours before the worker is to run.
-//! - **The time** begins in 2030, or when [`open_at`] says, and stands still until the worker moves it. [`sqlite::within`](crate::sqlite::within)
-//!   and [`Timers::now`](crate::Timers::now) go by it, and so do the functions of [`tickwheel::time`] in an async handler, and
-//!   [`TestWorker::scheduler`]. `SystemTime::now` does not.
+//! - **The time** begins in 2030, or when [`open_at`] says, and stands still until the worker moves it.
+//!   [`sqlite::within`](crate::sqlite::within) and [`Timers::now`](crate::Timers::now) go by it, and so do the functions of
+//!   [`tickwheel::time`] in an async handler, and [`TestWorker::scheduler`]. `SystemTime::now` does not.
 //! - **The worker** claims, runs, retries and writes outcomes by the code of every worker. It does so on your thread, one run after the
 //!   other in the order of their due times, so a program gives the same runs in the same order each time. A handler takes no time, unless
 //!   it is async and sleeps. What is about threads, leases and other processes is not tested by it, and

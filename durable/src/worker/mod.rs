@@ -287,8 +287,9 @@ impl WorkerBuilder {
     ///
     /// A run that exceeds the limit has failed, and its timer is tried again. The hook of [`on_error`](WorkerBuilder::on_error) gets
     /// [`Error::TimeLimit`] at once. The handler cannot be stopped, unless it is a future. It is told so by [`Run::is_current`]
-    /// and [`Run::cancelled`]. Its thread is replaced, as long as no more than sixteen such threads of the kind are stuck. After that, when all threads of the kind are stuck, the hook of [`on_error`](WorkerBuilder::on_error) gets
-    /// [`Error::Stuck`], and this worker claims no more of the kind until a handler returns. Other kinds are not affected.
+    /// and [`Run::cancelled`]. Its thread is replaced, as long as no more than sixteen such threads of the kind are stuck. After that,
+    /// when all threads of the kind are stuck, the hook of [`on_error`](WorkerBuilder::on_error) gets [`Error::Stuck`], and this worker
+    /// claims no more of the kind until a handler returns. Other kinds are not affected.
     pub fn time_limit(mut self, limit: Duration) -> WorkerBuilder {
         match self.kinds.last_mut() {
             Some(kind) => kind.time_limit = Some(limit),
@@ -374,7 +375,8 @@ impl WorkerBuilder {
     ///
     /// It is a bucket of `runs` tokens that is full at first, and fills up evenly. So `runs` may be claimed at once after a pause, and in
     /// any time `t` no more than `runs * (1 + t / per)`. What is claimed starts at once. Only if the database goes away in between, up to
-    /// [`at_most`](WorkerBuilder::at_most) of each worker start late, beside those that are claimed then. A `per` of less than a millisecond is refused by [`start`](WorkerBuilder::start).
+    /// [`at_most`](WorkerBuilder::at_most) of each worker start late, beside those that are claimed then. A `per` of less than a
+    /// millisecond is refused by [`start`](WorkerBuilder::start).
     pub fn rate(self, runs: u32, per: Duration) -> WorkerBuilder {
         let per = per.min(LONGEST);
         self.of_last("rate", |kind| kind.limits.rate = Some((runs, per)))

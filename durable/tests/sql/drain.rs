@@ -153,6 +153,27 @@ pub(crate) fn a_burst_into_a_table_that_was_empty_is_quick(database: &Database<'
     }
 }
 
+/// The server has not counted a backlog yet. A claim takes the first of it from the index, and does not sort all of it.
+pub(crate) fn a_backlog_that_is_not_counted_is_not_sorted(database: &Database<'_>) {
+    drop(database.open());
+    database.execute("ALTER TABLE tickwheel_timers SET (autovacuum_enabled = off)");
+    database.execute(
+        "INSERT INTO tickwheel_timers (kind, key, due)
+        SELECT 'mail', n, now() - interval '1 hour' + n * interval '1 millisecond' FROM generate_series(1, 20000) n",
+    );
+    let store = Postgres::new(&database.url()).expect("an address");
+    let mut connection = store.connect().expect("it connects");
+    let claim = Claim::new("mail", "me").limit(100).lease(HOUR);
+    assert_eq!(connection.claim(&claim).expect("a claim").timers.len(), 100);
+    drop(connection);
+    until_sessions_have_ended(database);
+    let entries = "SELECT idx_tup_read::bigint FROM pg_stat_user_indexes
+        WHERE indexrelid = 'tickwheel_timers_wake'::regclass";
+    let read = database.number(entries);
+    say(&format!("sql, 100 of 20000 that are not counted: {read} entries read"));
+    assert!((100..1000).contains(&read), "{read} entries");
+}
+
 // ----- what comes below the floor ------------------------------------------------------------
 
 /// A worker that always has something to claim, so that it has a floor, and how late others than these ran, by its clock.

@@ -55,6 +55,10 @@ const CHECKS: &[Check] = &[
         "a_burst_into_a_table_that_was_empty_is_quick",
         drain::a_burst_into_a_table_that_was_empty_is_quick,
     ),
+    (
+        "a_backlog_that_is_not_counted_is_not_sorted",
+        drain::a_backlog_that_is_not_counted_is_not_sorted,
+    ),
     ("what_commits_late_is_not_missed", drain::what_commits_late_is_not_missed),
     (
         "what_is_moved_below_the_floor_comes_at_once",

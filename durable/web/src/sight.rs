@@ -9,7 +9,6 @@
 //!
 //! `source.rs` is one of the databases, and how long it is waited for (SIGHT-3).
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -160,7 +159,7 @@ impl Sight {
         let now = parts.iter().map(|of| of.now + age(of)).min();
         let whole = Whole {
             now: now.unwrap_or_else(SystemTime::now),
-            counts: summed(parts.iter().flat_map(|of| &of.counts)),
+            counts: KindCounts::summed(parts.iter().flat_map(|of| of.counts.iter().cloned())),
             pace: parts.iter().flat_map(|of| of.pace.iter().cloned()).collect(),
             age: parts.iter().map(age).max().unwrap_or_default(),
             is_old,
@@ -208,17 +207,4 @@ impl fmt::Debug for Sight {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sight").finish_non_exhaustive()
     }
-}
-
-fn summed<'a>(counts: impl Iterator<Item = &'a KindCounts>) -> Vec<KindCounts> {
-    let mut kinds = BTreeMap::<String, KindCounts>::new();
-    for of in counts {
-        let sum = kinds.entry(of.kind.clone()).or_insert_with(|| KindCounts::new(&*of.kind));
-        sum.waiting += of.waiting;
-        sum.retrying += of.retrying;
-        sum.running += of.running;
-        sum.dead += of.dead;
-        sum.lag = sum.lag.max(of.lag);
-    }
-    kinds.into_values().collect()
 }

@@ -7,9 +7,11 @@ use std::time::{Duration, SystemTime};
 pub(crate) fn span(span: Duration) -> String {
     const UNITS: [(&str, u64); 4] = [("d", 86_400), ("h", 3600), ("min", 60), ("s", 1)];
     let seconds = span.as_secs();
+    if span.is_zero() {
+        return "0 s".to_owned();
+    }
     if span < Duration::from_micros(950) {
-        return format!("{} us", span.as_micros())
-            .replace("0 us", if span.is_zero() { "0 s" } else { "0 us" });
+        return format!("{} us", span.as_micros());
     }
     if span < Duration::from_millis(10) {
         return format!("{:.1} ms", span.as_secs_f64() * 1000.0);
