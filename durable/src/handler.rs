@@ -129,9 +129,16 @@ impl Tenure {
         self.is_over.load(Ordering::Relaxed)
     }
 
+    /// Returns how long the handler may still take.
+    pub(crate) fn left(&self) -> Duration {
+        let left =
+            self.limit.load(Ordering::Relaxed).saturating_sub(self.micros(self.scheduler.now()));
+        Duration::from_micros(left.max(0).unsigned_abs())
+    }
+
     /// Returns true if the handler has taken longer than it may.
     pub(crate) fn is_late(&self) -> bool {
-        self.micros(self.scheduler.now()) >= self.limit.load(Ordering::Relaxed)
+        self.left().is_zero()
     }
 
     pub(crate) fn has_heard(&self) -> bool {

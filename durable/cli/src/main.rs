@@ -3,8 +3,8 @@
 //! A command opens the database, makes calls of [`tickwheel_durable::Timers`], and prints what it got, as a table or as JSON. It
 //! uses the public calls alone, so it can do nothing that a program could not, and it never migrates but with `migrate`.
 //!
-//! `arguments.rs` is what is typed, and one file is each group of commands: `sight.rs` and `kinds.rs` look, `changes.rs` changes, and `migrate.rs`,
-//! `top.rs` and `bench.rs` are what they are named after. `output.rs` prints, and `problem.rs` has the exit codes.
+//! `arguments.rs` is what is typed, and one file is each group of commands: `sight.rs` and `kinds.rs` look, `changes.rs` changes, and
+//! `migrate.rs`, `top.rs` and `bench.rs` are what they are named after. `output.rs` prints, and `problem.rs` has the exit codes.
 
 #![forbid(unsafe_code)]
 

@@ -844,10 +844,9 @@ impl<'a> Dispatcher<'a> {
         let is_async = shared.kinds[kind].handler.is_async();
         let was_polled = !is_async || tenure.began().is_some();
         // A flight whose first poll was a short while ago (FLIGHT-4).
-        if is_async && was_polled && !tenure.is_late() {
+        if is_async && !tenure.is_late() {
             drop(state);
-            let limit = shared.time_limit_of(kind, &timer);
-            _ = shared.causes.insert(Cause::Limit(fence), (), limit);
+            _ = shared.causes.insert(Cause::Limit(fence), (), tenure.left());
             return;
         }
         held.stage = Stage::Settled;

@@ -136,9 +136,7 @@ fn begin_one(shared: &Shared, job: &Job, is_written: bool) -> Option<Duration> {
     }
     if let Some(held) = state.runs.get_mut(&fence) {
         held.stage = Stage::Started;
-        if !kind.handler.is_async() {
-            held.tenure.start(limit, kind.handler.is_transactional()); // that of a flight begins later (FLIGHT-4)
-        }
+        held.tenure.start(limit, kind.handler.is_transactional()); // a flight begins anew (FLIGHT-4)
     }
     if let Some(alone) = state.alone.as_mut().filter(|alone| alone.fence == fence) {
         alone.has_started = true;

@@ -168,6 +168,39 @@ fn what_waits_for_its_runtime_uses_up_no_time() {
     assert!(worker.stop(PATIENCE));
 }
 
+/// The time limit counts from the first poll, however long that was awaited.
+#[test]
+fn the_time_of_a_future_begins_with_its_first_poll() {
+    const LIMIT: Duration = Duration::from_millis(400);
+    let database = Database::file();
+    let timers = database.open();
+    let (launch, launched) = mpsc::channel();
+    let (tell, told) = mpsc::channel();
+    let worker = timers.worker().spawn_with(move |run| _ = launch.send(run));
+    let worker = worker.handle_async("mail", move |run| {
+        let tell = tell.clone();
+        async move {
+            thread::sleep(LIMIT / 2); // the work
+            Ok(tell.send(run.is_current())?)
+        }
+    });
+    let worker = worker.retry(quick(1)).time_limit(LIMIT).start(Scheduler::global());
+    let worker = worker.expect("it starts");
+    timers.schedule(&mail("1", NOW)).expect("scheduled");
+    let was_current = loop {
+        let run = launched.recv_timeout(PATIENCE).expect("it comes");
+        thread::sleep(LIMIT * 3 / 4); // real time: the wait is the subject
+        tickwheel::future::block_on(run);
+        // One that has waited for too long, on a busy machine, comes again.
+        if let Ok(was_current) = told.try_recv() {
+            break was_current;
+        }
+    };
+    assert!(was_current);
+    until("it is done", || worker.stats().done == 1);
+    assert!(worker.stop(PATIENCE));
+}
+
 /// Otherwise a worker whose runtime is stuck, or that stops, would hold for ever what nobody polls.
 #[test]
 fn what_nobody_polls_is_given_back() {

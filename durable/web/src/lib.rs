@@ -60,15 +60,17 @@
 //! what is upcoming of all kinds those of fifty of each kind.
 //! To find a key quickly, name its kind too: without it, all timers are read.
 //!
-//! A visitor waits three seconds for a question at most, or ten for the first counts. What takes longer, such as a search through very many timers, is
-//! not shown, and until the database has answered it is asked nothing else by the page. Reloads leave three questions of each database
-//! behind at most, so a database that is slow or frozen keeps no more connections busy than these, the one that counts, and those of visitors
-//! who asked at the very same time. Of several databases, the others are shown in the meantime. Where counts are older than they should be, the page
-//! warns of it. A change is waited for up to half a minute; after that the page says that it is not known whether it was done.
+//! A visitor waits three seconds for a question at most, or ten for the first counts. What takes longer, such as a search through very
+//! many timers, is not shown, and until the database has answered it is asked nothing else by the page. Reloads leave three questions of
+//! each database behind at most, so a database that is slow or frozen keeps no more connections busy than these, the one that counts,
+//! and those of visitors who asked at the very same time. Of several databases, the others are shown in the meantime. Where counts are
+//! older than they should be, the page warns of it. A change is waited for up to half a minute; after that the page says that it is not
+//! known whether it was done.
 //!
 //! In a SQLite file with a million timers of five kinds and 360,000 attempts of the last hour, counts and pictures took 3.0 s, so they
 //! were read each half a minute. The pages of a kind and of a timer came within 1 to 16 ms, those of a kind's failed attempts
-//! within 11 to 75 ms, and those of what runs or is dead of all kinds within 0.2 to 0.3 s (two cores with much other work, a SQLite that was built without optimisation).
+//! within 11 to 75 ms, and those of what runs or is dead of all kinds within 0.2 to 0.3 s (two cores with much other work, a SQLite that
+//! was built without optimisation).
 //!
 //! ## Why it is as it is
 //!

@@ -95,7 +95,8 @@ impl Page {
     /// `Authorization: Bearer token`.
     ///
     /// The token is a secret of 16 bytes or more that nobody can guess, such as a [`random_token`](crate::random_token) from your
-    /// configuration. White space around it does not count. All processes that serve the page under one address have the same. Use TLS wherever others can listen.
+    /// configuration. White space around it does not count. All processes that serve the page under one address have the same. Use TLS
+    /// wherever others can listen.
     ///
     /// # Errors
     ///
