@@ -50,7 +50,7 @@
 //! A run learns of a cancel from a read that its worker makes twice a second while it has long runs. Two other ways were left alone.
 //! A notice of the server would come within milliseconds, but not in a SQLite file, nor through a pooler, nor if notices are set to
 //! `never`; so the read would be needed all the same. And leases that are extended each third of a second would be a write for each
-//! run. In the process that cancels, the worker asks at once, and its handlers knew after 0.3 to 2 ms. From other processes they knew
+//! run. In the process that cancels, the worker asks at once, and its handlers knew after 0.1 to 1 ms. From other processes they knew
 //! after 0.15 to 0.5 s, in both databases; the worst case is 0.75 s and the read (`cargo test -p tickwheel-durable --test worker a_cancel
 //! -- --nocapture`).
 //!

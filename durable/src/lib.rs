@@ -100,7 +100,7 @@
 //! `TICKWHEEL_LONG_RUNS=1000 TICKWHEEL_ONLY=to_ask cargo test -p tickwheel-durable --test worker to_ask -- --nocapture`).
 //!
 //! [`Worker::stop`] gives back at once what has not started, whatever the handlers do that have. Another worker started the first of it
-//! 11 to 23 ms later, and with SQLite in another process within a second, which is how often that asks ([`WorkerBuilder::poll_every`]).
+//! 12 to 18 ms later, and with SQLite in another process within a second, which is how often that asks ([`WorkerBuilder::poll_every`]).
 //! So stop the worker when the process is told to end: the services above do so at Ctrl-C and at SIGTERM.
 //!
 //! A process that is killed costs those timers an attempt whose handlers were running. What it had claimed and not started
