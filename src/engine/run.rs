@@ -23,7 +23,7 @@ use crate::engine::slots::deadline::{self, CameOut, Rearmed};
 use crate::engine::slots::task::Repetition;
 use crate::engine::slots::{Phase, Running, Thrown, blocks, task};
 use crate::engine::termination::{BehindRun, Decision, Leftover};
-use crate::executor::due;
+use crate::executor::due::{self, AHEAD};
 use crate::platform::cpu::{cycles, cycles_of_a_microsecond};
 use crate::platform::panics::{Payload, caught};
 use crate::wheel::entry::{Entry, SchedulerId, TaskKey};
@@ -346,9 +346,12 @@ impl Shared {
 }
 
 impl due::TaskOwner for Shared {
-    fn run(&self, due: Entry) {
-        if let Some((task, due)) = self.claim(due) {
-            self.run_claimed(task, due, true);
+    fn run_all(&self, entries: &[Entry]) {
+        for (at, entry) in entries.iter().enumerate() {
+            entries.get(at + AHEAD).inspect(|soon| blocks::prefetch(soon.slot()));
+            if let Some((task, due)) = self.claim(*entry) {
+                self.run_claimed(task, due, true);
+            }
         }
     }
 
