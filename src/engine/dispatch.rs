@@ -11,8 +11,7 @@ use super::retries::LONGEST_PAUSE_NANOS;
 use crate::clock::clocks::Clock;
 use crate::engine::ready::{Entry, Runner};
 use crate::engine::slots::deadline::{self, CameOut};
-use crate::engine::slots::task::Repetition;
-use crate::engine::slots::{OneShot, task};
+use crate::engine::slots::task::{self, Repetition};
 use crate::executor::DueTask;
 use crate::executor::own_executor::OwnExecutor;
 use crate::observe::trace;
@@ -219,8 +218,7 @@ impl Engine {
         let reading = self.shared.ask_clock(Clock::now);
         let reading = reading.unwrap_or_else(|| self.shared.watch.timeline.instant(self.now));
         let times = self.shared.watch.read_at(reading, task.deadline());
-        let run = OneShot(move || task.run());
-        let admitted = self.shared.admit(times, run, Repetition::NONE, None);
+        let admitted = self.shared.admit(times, || task.run(), Repetition::NONE, None);
         quietly(|| drop(admitted));
     }
 

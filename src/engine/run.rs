@@ -20,9 +20,9 @@ use crate::clock::clocks::Clock;
 use crate::clock::repeat::{Repeat, next_run};
 use crate::clock::tick::Moment;
 use crate::engine::slots::deadline::{self, CameOut, Rearmed};
-use crate::engine::slots::task::Repetition;
+use crate::engine::slots::task::Leftover;
 use crate::engine::slots::{Phase, Running, Thrown, blocks, task};
-use crate::engine::termination::{BehindRun, Decision, Leftover};
+use crate::engine::termination::{BehindRun, Decision};
 use crate::executor::due::{self, AHEAD};
 use crate::platform::cpu::{cycles, cycles_of_a_microsecond};
 use crate::platform::panics::{Payload, caught};
@@ -178,8 +178,8 @@ impl Shared {
     #[cold]
     fn return_from_run(&self, task: Running) -> Option<Running> {
         // It runs under the lock of the termination, which decides between this thread and the engine (END-3).
-        let give_back = || self.give_back(task.key.slot, task.number(), Phase::Running);
-        match self.termination.return_from_run(task.key, give_back, || self.drop_it()) {
+        let make = || self.make_leftover(task.key.slot, task.number(), Phase::Running);
+        match self.termination.return_from_run(task.key, make, || self.drop_it()) {
             BehindRun::Cancelled => return Some(task),
             BehindRun::Leftover => {}
             BehindRun::Decided(decision, task) => {
@@ -291,7 +291,7 @@ impl Shared {
     // ----- other ends ----------------------------------------------------------------------
 
     /// Drops leftovers that nobody wants. A series that is in a run is dropped behind that run.
-    pub(crate) fn drop_leftovers(&self, leftovers: Vec<Leftover>) {
+    pub(crate) fn drop_leftovers(&self, leftovers: impl IntoIterator<Item = Leftover>) {
         for task in leftovers {
             // If the run has ended in the meantime, the decision comes back, and the task is dropped here.
             let decided =
@@ -318,13 +318,12 @@ impl Shared {
         }
     }
 
-    /// Makes a leftover of the task in this slot that has this number and is in `from`; `None` if it is not, for example
-    /// because it was cancelled.
-    pub(crate) fn give_back(&self, slot: u32, number: u32, from: Phase) -> Option<Leftover> {
-        let (key, deadline, repetition) = task::give_back(slot, number, from)?;
-        let Repetition { kind, period } = repetition;
+    /// Makes a leftover of the task in this slot, which has not started or is behind a run: see [`task::make_leftover`]. It
+    /// counts as pending no more.
+    pub(super) fn make_leftover(&self, slot: u32, number: u32, from: Phase) -> Option<Leftover> {
+        let task = task::make_leftover(slot, number, from)?;
         with_lane(self, |writer| writer.lane.count_left());
-        Some(Leftover { key, deadline, kind, period, is_in_run: false })
+        Some(task)
     }
 
     /// Claims the task of an entry, and returns when it was due.

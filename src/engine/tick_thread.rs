@@ -106,7 +106,6 @@ mod tests {
     use crate::clock::timeline::Timeline;
     use crate::engine::Precision;
     use crate::engine::shared::{Settings, Shared};
-    use crate::engine::slots::OneShot;
     use crate::engine::slots::task::Repetition;
     use crate::engine::termination::after;
     use crate::error::ScheduleError;
@@ -144,7 +143,7 @@ mod tests {
 
     fn schedule(shared: &Arc<Shared>, seconds: u64) -> Result<(), ScheduleError> {
         let times = shared.watch.after(Duration::from_secs(seconds));
-        let admitted = shared.admit(times, OneShot(|| ()), Repetition::NONE, None);
+        let admitted = shared.admit(times, || (), Repetition::NONE, None);
         admitted.map(|_| ()).map_err(|(reason, _)| reason)
     }
 

@@ -77,10 +77,12 @@ pub(crate) fn deadline(key: TaskKey) -> Option<(Moment, SchedulerId)> {
     look(key, Word::waits)
 }
 
-/// Returns when the next run of a series that runs is due, if a reset has moved it.
-pub(crate) fn moved_in_run(key: TaskKey) -> Option<Moment> {
-    let (deadline, _) = look(key, |word| word.is_in(Phase::Running) && word.is_series())?;
-    (deadline != NOT_MOVED).then_some(deadline)
+/// Returns when a leftover is due. Of a series in its run that is known only if a reset has moved the next one. If it is not
+/// known, returns `estimate`.
+pub(crate) fn of_leftover(key: TaskKey, estimate: Moment) -> Moment {
+    let is_such = |word: Word| word.waits() || word.is_in(Phase::Running) && word.is_series();
+    let (deadline, _) = look(key, is_such).unwrap_or((NOT_MOVED, SchedulerId::FIRST));
+    if deadline == NOT_MOVED { estimate } else { deadline }
 }
 
 /// Returns the deadline of a task whose word is such, and its scheduler.
