@@ -52,7 +52,7 @@ pub(crate) struct Reservation {
 impl Drop for Reservation {
     fn drop(&mut self) {
         if !self.is_used {
-            self.shared.intake.count_out();
+            self.shared.intake.limit.leave();
         }
     }
 }
@@ -229,7 +229,7 @@ impl Shared {
         // Without memory for a holder the task is refused, and has to leave the count that it has entered.
         Vacancy::take().ok_or_else(|| {
             if is_counted {
-                self.intake.count_out();
+                self.intake.limit.leave();
             }
             ScheduleError::Full
         })
@@ -241,7 +241,7 @@ impl Shared {
         if self.is_closing() {
             return Err(ScheduleError::Closed);
         }
-        if self.intake.count_in() { Ok(()) } else { Err(ScheduleError::Full) }
+        if self.intake.limit.enter() { Ok(()) } else { Err(ScheduleError::Full) }
     }
 
     /// Undoes what was done for a task that the engine has refused. `None` if its last turn has found the task in its holder
@@ -252,7 +252,7 @@ impl Shared {
         if task.is_none() {
             with_lane(self, |writer| writer.lane.counts.scheduled.add(1));
         } else if T::IS_COUNTED {
-            self.intake.count_out();
+            self.intake.limit.leave();
         }
         task
     }

@@ -27,7 +27,7 @@ pub(crate) fn count_cancel<const COUNTED: bool>(scheduler: SchedulerId, was_pend
     let count = |lane: &Lane| lane.count_cancel::<COUNTED>(was_pending);
     // Most tasks are cancelled by a thread that also schedules there. Its lane is found without a look into the
     // registry, which has a lock.
-    let counted = shared::with_lane_at(scheduler, count);
+    let counted = shared::look(scheduler, |held| Some(count(&held.writer.lane)));
     if counted != Some(false) {
         count_or_ring(scheduler, counted.is_some(), count);
     }
@@ -83,7 +83,13 @@ fn reset_to(
     blocks::prefetch(key.slot); // the clock takes as long as a cache miss
     // A deadline that moves further away changes only the holder. The lane of the calling thread knows the timeline,
     // so not even the scheduler is looked up. Everything else needs the scheduler.
-    let to = shared::moment_at(scheduler, to);
+    let to = shared::look(scheduler, |held| {
+        // Noted before the deadline moves, so that the engine looks at holders by then.
+        held.has_system_clock.then(|| {
+            held.writer.lane.note_reset();
+            to(&held.timeline)
+        })
+    });
     let done = to.and_then(|to| deadline::postpone(key, scheduler, to));
     done.unwrap_or_else(|| reset_there(key, when)) == Reset::Done
 }

@@ -105,7 +105,7 @@ mod tests {
     use crate::clock::clocks::Watch;
     use crate::clock::timeline::Timeline;
     use crate::engine::Precision;
-    use crate::engine::shared::{Settings, Shared};
+    use crate::engine::shared::Shared;
     use crate::engine::slots::task::Repetition;
     use crate::engine::termination::after;
     use crate::error::ScheduleError;
@@ -127,14 +127,8 @@ mod tests {
         let bell = Doorbell::new(Some(sleeper.waker()));
         let tick = Duration::from_millis(1);
         let timeline = Timeline::new(Instant::now(), tick).expect("above zero");
-        let settings = Settings {
-            watch: Watch::new(Box::new(SystemClock), true, timeline, tick),
-            hooks,
-            max_pending: None,
-            shutdown_timeout: Duration::from_secs(60),
-            has_a_thread: true,
-        };
-        let shared = Shared::new(settings, bell);
+        let watch = Watch::new(Box::new(SystemClock), true, timeline, tick);
+        let shared = Shared::new(watch, hooks, bell, None, Duration::from_secs(60), true);
         let mut engine = Engine::new(Arc::clone(&shared), Box::new(Inline), Precision::Tick, 64);
         (1..=3).for_each(|delay| schedule(&shared, delay * 1_000).expect("open"));
         engine.wakers.push(Waker::noop().clone());

@@ -87,8 +87,8 @@ impl Stopping {
         self.leave_with(taken.unwrap_or_default())
     }
 
-    /// Has taken the leftovers, and does not wait any more.
-    fn leave_with(&mut self, taken: Vec<Leftover>) -> Leftovers {
+    /// Wraps leftovers that were taken, and notes that this no longer waits.
+    pub(super) fn leave_with(&mut self, taken: Vec<Leftover>) -> Leftovers {
         self.leave();
         Leftovers::new(Arc::clone(&self.shared), taken)
     }

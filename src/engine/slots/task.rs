@@ -372,12 +372,6 @@ impl Running {
         // (HOLDER-2). A cancel in the meantime dooms the task and leaves the body alone.
         self.holder.closure.with_mut(|place| unsafe { (*place).assume_init_mut().run() })
     }
-
-    /// Returns the name of the closure.
-    pub(crate) fn name(&self) -> &'static str {
-        // SAFETY: claimed by us, so there is a body (HOLDER-1), and it is ours (HOLDER-2).
-        self.holder.closure.with_mut(|place| unsafe { (*place).assume_init_ref() }.name())
-    }
 }
 
 /// Ends the runs of a series, so that no cancel wins from now on. Returns its word from before, or that of a series that a
