@@ -124,7 +124,7 @@ impl Shared {
         // early.
         with_lane(self, |writer| writer.lane.note_reset());
         let mut filing = Publication::new(self, false);
-        let announce = |entry| filing.publish(entry, times.now);
+        let announce = |entry| filing.publish::<()>(entry, times.now);
         let out_until = Moment(self.out_until.load(Ordering::Relaxed)); // an older one will do
         let is_far_behind = self.intake.is_far_ahead();
         let done = deadline::reset(key, times, out_until, is_far_behind, self.id, announce);

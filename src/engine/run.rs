@@ -161,7 +161,7 @@ impl Shared {
             None => next_run(task.kind(), task.period(), due, now, self.watch.tick),
         };
         let mut filing = Publication::new(self, false);
-        let rearmed = task.rearm(next, now, |entry| filing.publish(entry, now));
+        let rearmed = task.rearm(next, now, |entry| filing.publish::<Rearmed>(entry, now));
         filing.ring();
         match rearmed {
             Rearmed::Pending => None,
@@ -318,7 +318,7 @@ impl Shared {
     fn put_off(&self, entry: Entry) -> Option<Entry> {
         let now = self.try_now().unwrap_or(entry.moment()).max(entry.moment());
         let mut filing = Publication::new(self, false);
-        let came_out = deadline::put_off(entry, now, |next| filing.publish(next, now));
+        let came_out = deadline::put_off(entry, now, |next| filing.publish::<()>(next, now));
         filing.ring();
         matches!(came_out, CameOut::Due).then_some(Entry { deadline: now.0, ..entry })
     }
@@ -352,7 +352,7 @@ impl due::TaskOwner for Shared {
         // Under the same number, because this is its only entry. If the engine is closed, the close has found the task in
         // its holder, or will.
         let mut filing = Publication::new(self, false);
-        filing.publish(due.due_now(), self.try_now().unwrap_or(due.moment()));
+        filing.publish::<()>(due.due_now(), self.try_now().unwrap_or(due.moment()));
         filing.ring();
     }
 
