@@ -75,6 +75,7 @@ impl Publication<'_> {
     /// of the closure below, which is inlined if it has one caller: that saves 25 instructions of a schedule.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a repetition takes 35 instructions more with a call")]
+    #[expect(clippy::extra_unused_type_parameters, reason = "it makes types of closures differ")]
     pub(super) fn publish<Caller>(&mut self, entry: Entry, now: Moment) -> bool {
         let (shared, is_new) = (self.shared, self.is_new);
         let record = Record { entry, stamp: shared.intake.stamp(now.0) };

@@ -10,13 +10,13 @@ use super::Engine;
 use super::bounds::{BATCH, HAND_OVER, SHARE_NANOS, SKIP, TAKE_IN};
 use super::retries::LONGEST_PAUSE_NANOS;
 use crate::clock::clocks::Clock;
-use crate::engine::ready::{Entry, Runner};
 use crate::engine::slots::deadline::{self, CameOut};
 use crate::engine::slots::task::{self, Repetition};
 use crate::executor::DueTask;
 use crate::executor::own_executor::OwnExecutor;
 use crate::observe::trace;
 use crate::platform::panics::quietly;
+use crate::wheel::entry::{Entry, Runner};
 
 /// The executor that gets the next tasks; `None` for the tick thread, which wakes wakers itself.
 type Target = Option<Arc<OwnExecutor>>;

@@ -19,7 +19,8 @@ use crate::wheel::entry::{SchedulerId, TaskKey};
 /// Counts a cancel, by the calling thread's lane at that scheduler, and rings the bell if the lane asks for it. A scheduler
 /// that is gone counts no more. `was_pending`: the task counted as pending until then.
 ///
-/// A waker that is not `COUNTED` is counted nowhere, but its entry stays in the wheel until a sweep, as those of others.
+/// A waker that is not `COUNTED` appears in no statistics. Its stale entry stays in the wheel like any other, so its cancel
+/// counts towards the next sweep.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "a cancel takes 15 instructions more with a call")]
 pub(crate) fn count_cancel<const COUNTED: bool>(scheduler: SchedulerId, was_pending: bool) {
@@ -110,7 +111,7 @@ fn reset_there(key: TaskKey, when: When) -> Reset {
 
 /// Returns when a task is due that waits, with the timeline on which that moment is.
 pub(crate) fn deadline(key: TaskKey) -> Option<(Moment, Timeline)> {
-    let (deadline, there) = deadline::deadline(key)?;
+    let (deadline, there) = deadline::of(key)?;
     Some((deadline, shared::at(there)?.watch.timeline))
 }
 

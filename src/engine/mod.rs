@@ -54,7 +54,7 @@ use self::this_thread::TurningMark;
 use crate::clock::tick::{Moment, Tick};
 use crate::engine::intake::lane::Record;
 use crate::engine::intake::reader::IntakeReader;
-use crate::engine::ready::{Entry, ReadyQueue};
+use crate::engine::ready::ReadyQueue;
 use crate::engine::slots::depot;
 use crate::engine::slots::task::is_live;
 use crate::engine::slots::trim::Trims;
@@ -63,6 +63,7 @@ use crate::executor::{DueBatch, Executor};
 use crate::observe::{WheelCounts, WheelView};
 use crate::platform::sync::Ordering;
 use crate::wheel::Buckets;
+use crate::wheel::entry::Entry;
 
 // ----- the engine ------------------------------------------------------------------------
 

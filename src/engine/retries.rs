@@ -223,7 +223,7 @@ impl RetryQueue {
             let entry = *first.get();
             if is_valid(entry) {
                 // A reset may have moved the deadline to before that of the entry.
-                let deadline = task::settled(entry).and_then(|(key, _)| deadline::deadline(key));
+                let deadline = task::settled(entry).and_then(|(key, _)| deadline::of(key));
                 return Some(deadline.map_or(entry.moment(), |(deadline, _)| deadline));
             }
             first.remove();

@@ -150,7 +150,11 @@ impl Shared {
         let (came, left) = (stats.scheduled, stats.left);
         let limited = || self.intake.limit.pending().map(|pending| pending as u64);
         let count = || limited().unwrap_or_else(|| came.saturating_sub(left));
-        let pending = if self.is_closing() { self.termination.in_run(count) } else { count() };
+        let pending = if self.is_closing() {
+            self.termination.without_series_in_runs(count)
+        } else {
+            count()
+        };
         stats.left = came.saturating_sub(pending);
         stats.rejected = self.rejected.get();
         stats.wakeups = self.wakeups.get();

@@ -11,8 +11,8 @@
 //!                                       Then(decision) --> carried out behind the run
 //! ```
 //!
-//! The leftovers wait for a caller that may take them: a close, or a `Stopping`. They are dropped when none is left that
-//! could (S24): on the tick thread, which waits for that, or by the caller if there is no tick thread.
+//! The leftovers wait for a caller that may take them: a close, or a `Stopping`. When no caller is left that could take
+//! them, they are dropped (S24). The tick thread waits for that, and drops them. Without a tick thread the last caller does.
 //!
 //! The end holds keys of tasks and no scheduler. Otherwise scheduler and end would keep each other alive. A scheduler that
 //! goes while its end still has leftovers drops them.
@@ -80,12 +80,13 @@ pub(crate) struct Termination {
     changed: Condvar,
 }
 
-/// One of those that may take the leftovers, or close the scheduler, when it goes.
+/// Says which kind of party leaves: see [`Termination::leave`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Leaver {
     /// A caller that does not wait any more.
     Taker,
-    /// The same, and its leftovers are given up although a close could come, unless another caller waits for them.
+    /// A caller that was dropped without waiting. Unless another caller waits, the leftovers are dropped, even if a close
+    /// could still come.
     TakerThatGivesUp,
     /// The last handle, or the driver.
     Closer,
@@ -110,7 +111,7 @@ struct State {
     takers: usize,
     /// How many may still close the scheduler. All handles together count as one, and the driver as another one.
     closers: usize,
-    /// The tick thread waits, or will wait, for what becomes of the leftovers.
+    /// The tick thread has not finished [`Termination::attend`]. Until then it drops the leftovers that are given up.
     is_attended: bool,
     has_come: bool,
     leftovers: Vec<Leftover>,
@@ -125,7 +126,7 @@ struct State {
 }
 
 /// Returns the instant when this much time has passed; `None` for never.
-pub(crate) fn after(timeout: Duration) -> Option<Instant> {
+pub(crate) fn deadline_after(timeout: Duration) -> Option<Instant> {
     Instant::now().checked_add(timeout)
 }
 
@@ -212,7 +213,7 @@ impl Termination {
         lock(&self.state)
     }
 
-    /// Creates the end of a scheduler with a tick thread, if it has one, which comes to [`attend`](Termination::attend).
+    /// Creates the end of a scheduler. `has_a_thread`: a tick thread will call [`attend`](Termination::attend).
     pub(crate) fn new(has_a_thread: bool, timeout: Duration) -> Termination {
         let closers = if has_a_thread { 1 } else { 2 };
         let state = State { is_attended: has_a_thread, closers, ..State::default() };
@@ -421,9 +422,8 @@ impl Termination {
         Ok(())
     }
 
-    /// Returns this count of pending tasks less the series in their runs, which count as pending and are leftovers
-    /// already.
-    pub(crate) fn in_run(&self, count: impl FnOnce() -> u64) -> u64 {
+    /// Returns `count` without the series that are in a run. They are still counted as pending, but are leftovers already.
+    pub(crate) fn without_series_in_runs(&self, count: impl FnOnce() -> u64) -> u64 {
         let state = self.lock();
         count().saturating_sub(state.series.len() as u64)
     }

@@ -107,7 +107,7 @@ mod tests {
     use crate::engine::Precision;
     use crate::engine::shared::Shared;
     use crate::engine::slots::task::Repetition;
-    use crate::engine::termination::after;
+    use crate::engine::termination::deadline_after;
     use crate::error::ScheduleError;
     use crate::executor::Inline;
     use crate::observe::{Hooks, PanicHook};
@@ -174,7 +174,7 @@ mod tests {
         engine.executor = None; // as a shutdown that was broken off leaves it
         spawn(engine, sleeper, "faulty").expect("a thread");
 
-        let leftovers = shared.termination.wait(after(Duration::from_secs(60)));
+        let leftovers = shared.termination.wait(deadline_after(Duration::from_secs(60)));
         assert!(leftovers.expect("it comes to its end").is_empty());
         assert!(matches!(schedule(&shared, 1), Err(ScheduleError::Closed)));
         reports.recv().expect("it is told");

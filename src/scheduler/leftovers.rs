@@ -111,7 +111,7 @@ impl Stopping {
         }
         // The tick thread would wait for itself, so it only looks.
         let timeout = if self.shared.is_turned_here() { Duration::ZERO } else { timeout };
-        match self.shared.termination.wait(termination::after(timeout)) {
+        match self.shared.termination.wait(termination::deadline_after(timeout)) {
             Some(leftovers) => Ok(self.leave_with(leftovers)),
             None => Err(self),
         }

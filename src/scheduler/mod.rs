@@ -385,7 +385,7 @@ impl Scheduler {
         let shared = self.shared();
         // The run of the calling task would have to end first.
         let is_inside = shared.is_turned_here() || this_thread::is_in_a_run_of(shared.id);
-        !is_inside && shared.termination.wait_for_runs(termination::after(timeout))
+        !is_inside && shared.termination.wait_for_runs(termination::deadline_after(timeout))
     }
 
     /// Returns true if the scheduler has been stopped, or is being stopped.

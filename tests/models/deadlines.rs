@@ -406,7 +406,7 @@ fn models_postpone_against_claim() {
             None => {
                 assert_eq!(postponed, Some(Reset::Done));
                 assert_eq!(filed, Some(entry.filed_again(Moment(9), entry.number() + 1)));
-                assert_eq!(deadline::deadline(key), Some((Moment(9), SchedulerId::FIRST)));
+                assert_eq!(deadline::of(key), Some((Moment(9), SchedulerId::FIRST)));
                 let task = task::cancel(key).0.ok().expect("it is pending");
                 task.discard().1.end();
             }
