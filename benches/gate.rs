@@ -69,6 +69,12 @@ const OPERATIONS: &[Operation] = &[
     Operation { name: "cancel", instructions: 162.0, allocations: 0.002, run: cancel },
     Operation { name: "reset", instructions: 148.0, allocations: 0.0, run: reset },
     Operation { name: "churn", instructions: 548.0, allocations: 0.002, run: churn },
+    Operation {
+        name: "churn-sweep",
+        instructions: 700.0,
+        allocations: 0.002,
+        run: churn_with_sweep,
+    },
     Operation { name: "take-in", instructions: 106.0, allocations: 0.002, run: take_in },
     Operation {
         name: "take-in-dead",
@@ -199,8 +205,16 @@ fn timeout_pending(_: &mut Bench) {
     measured(round);
 }
 
-/// Every third round ends with a sweep, which adds 165 instructions to each pair of that round. This one has none.
+/// Every third round ends with a sweep. This one has none.
 fn churn(bench: &mut Bench) {
+    churn_after(9, bench);
+}
+
+fn churn_with_sweep(bench: &mut Bench) {
+    churn_after(8, bench);
+}
+
+fn churn_after(rounds: usize, bench: &mut Bench) {
     bench.schedule_all();
     bench.driver.turn();
     let mut round = || {
@@ -210,7 +224,7 @@ fn churn(bench: &mut Bench) {
         }
         bench.driver.turn();
     };
-    (0..9).for_each(|_| round());
+    (0..rounds).for_each(|_| round());
     measured(round);
 }
 

@@ -698,7 +698,7 @@ MUTATIONS = [
     ("future: wakers are leftovers", "src/engine/shutdown.rs",
      "partition(|entry: &Entry| entry.is_waker());", "partition(|_: &Entry| false);", tests("future::elsewhere")),
     ("future: a waker passes a task that came before it", "src/engine/dispatch.rs",
-     "                target.as_ref().map(|executor| self.flush(executor));\n                self.release", "                self.release",
+     "                if let Some(executor) = &target {\n                    self.flush(executor);\n                }\n                self.release", "                self.release",
      tests("future::alarms")),
     ("future: a row of wakers goes on into the tasks", "src/engine/ready.rs",
      "        self.peek().filter(|next| next.is_waker())?;\n", "", tests("future::alarms")),

@@ -175,9 +175,8 @@
 //!
 //! ## Stop
 //!
-//! A stop first sets `is_closing`, and then rings twice: as a producer does, and then whatever the threshold is. The
-//! sleeper's look T2 is only Acquire and may miss the flag, and the unconditional ring leaves a token for that case. A stop
-//! happens once, so it need not spare a wake-up.
+//! A stop first sets `is_closing`, and then rings, whatever the threshold is. The sleeper's look T2 is only Acquire and may
+//! miss the flag, and this ring leaves a token for that case. A stop happens once, so it need not spare a wake-up.
 //!
 //! ## Drivers
 //!
@@ -201,8 +200,7 @@
 //! | `Lane::enlist`, the same | a push by another than the writer, or of a lane that is listed: a loop in the list |
 //! | `IntakeReader::open_ready` in `engine/intake/reader.rs` | `listed` cleared before `next` is read, or after the look at the lane |
 //! | `IntakeReader::has_more`, the same | forgets lanes that are still open, or a look weaker than `SeqCst` |
-//! | `Shared::admit` in `engine/admit.rs` | `Publication::ring` before `publish`, or not at all: a lost ring |
-//! | `Shared::reset` in `engine/handles.rs`, `Shared::put_off` in `engine/run.rs` | the same: they publish while they hold the task, and ring after that |
+//! | `Publication` in `engine/admit.rs`, and its callers: `admit` and `admit_leftover` there, `Shared::reset` in `engine/handles.rs`, `rearm`, `put_off` and `hand_over_again` in `engine/run.rs` | `ring` before `publish`, or not at all: a lost ring. Those that publish while they hold the task ring after that |
 //! | `Doorbell::arm` in `wake/doorbell.rs` | weaker than `SeqCst`, or called after the last look |
 //! | `Doorbell::answer`, the same | rings although the exchange has failed (a herd), or does not although it has succeeded |
 //! | `Sleeper::sleep` in `clock/parking.rs` | takes the token without looking at it first |

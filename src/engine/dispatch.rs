@@ -79,7 +79,9 @@ impl Engine {
                 if number != number_of(&next) {
                     continue;
                 }
-                target.as_ref().map(|executor| self.flush(executor));
+                if let Some(executor) = &target {
+                    self.flush(executor);
+                }
                 self.release(std::mem::replace(&mut target, next));
                 is_refusing = self.is_refusing(&target);
             }
@@ -91,7 +93,9 @@ impl Engine {
                 None => left -= self.wake(entry, left.min(BATCH - 1)),
             }
         }
-        target.as_ref().map(|executor| self.flush(executor));
+        if let Some(executor) = &target {
+            self.flush(executor);
+        }
         self.release(target);
     }
 

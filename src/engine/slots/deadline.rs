@@ -81,8 +81,8 @@ pub(crate) fn of(key: TaskKey) -> Option<(Moment, SchedulerId)> {
 /// known, returns `estimate`.
 pub(crate) fn of_leftover(key: TaskKey, estimate: Moment) -> Moment {
     let is_such = |word: Word| word.waits() || word.is_in(Phase::Running) && word.is_series();
-    let (deadline, _) = look(key, is_such).unwrap_or((NOT_MOVED, SchedulerId::FIRST));
-    if deadline == NOT_MOVED { estimate } else { deadline }
+    let deadline = look(key, is_such).map(|(deadline, _)| deadline);
+    deadline.filter(|deadline| *deadline != NOT_MOVED).unwrap_or(estimate)
 }
 
 /// Returns the deadline and the scheduler of a task, or `None` if `is_such` returns false for its word.

@@ -19,7 +19,7 @@
 //!                        |   |                        |     v a series          |
 //!                        |   | move: n+1              |    Doomed(n), Ending(n) - end
 //!                        |   |                        |                         |
-//!                        +---+--- give back --> Returned(n) -- claim -> Running(n), or Ending(n) of a series
+//!                        +---+--- leave over -> Returned(n) -- claim -> Running(n), or Ending(n) of a series
 //!                        |                            |                         |
 //!                        +---- cancel ----------------+--- cancel --------------+
 //!
@@ -29,8 +29,8 @@
 //! | phase | the task | which threads may end this phase, and by which step |
 //! | --- | --- | --- |
 //! | `Free` | there is none | the owner of the free slot: `fill` |
-//! | `Pending` | waits in the intake, the wheel, or an executor's queue | anybody: `cancel`, `hold` (to claim it, among others); at the end of the scheduler, the engine: `give back`, and a producer whose record was refused: `withdraw` |
-//! | `Running` | runs | the runner: `end` of a one-shot, `hold` (to rearm), `give back` or `close` of a series; anybody, for a series: `cancel`, `hold` |
+//! | `Pending` | waits in the intake, the wheel, or an executor's queue | anybody: `cancel`, `hold` (to claim it, among others); at the end of the scheduler, the engine: `leave over`, and a producer whose record was refused: `withdraw` |
+//! | `Running` | runs | the runner: `end` of a one-shot, `hold` (to rearm), `leave over` or `close` of a series; anybody, for a series: `cancel`, `hold` |
 //! | `Doomed` | a series in its last run, because of a cancel | the runner: `end` |
 //! | `Ending` | a series after its last run, or in the one run that it has as a leftover; a task that is withdrawn | the runner, or that producer: `end` |
 //! | `Returned` | is among the leftovers of a close | anybody: `claim`, `cancel`, `hold` |
@@ -283,7 +283,7 @@ impl AtomicWord {
         self.0.store(word.0, Ordering::Release);
     }
 
-    /// Moves a task from one phase to another: `claim` of a leftover, `give back`, `close`, `withdraw`. Returns the word before, or
+    /// Moves a task from one phase to another: `claim` of a leftover, `leave over`, `close`, `withdraw`. Returns the word before, or
     /// `None` if the task is not in `from`, or if it is not the one that is meant. It waits for a task that is held.
     #[inline]
     pub(super) fn transition(

@@ -252,7 +252,7 @@ pub(crate) fn each_of(scheduler: SchedulerId, mut visit: impl FnMut(TaskKey, Wor
     }
 }
 
-// ----- by an entry: look, give back -------------------------------------------------------------
+// ----- by an entry, or by slot and number: look, leave over -------------------------------------
 
 /// Returns false if the entry is stale. It does not wait for a task that is held (WORD-5).
 #[inline]
@@ -297,7 +297,7 @@ pub(crate) struct Leftover {
     pub(crate) is_in_run: bool,
 }
 
-/// Makes a leftover of the task in this slot that has this number and is in `from`: pending, or, if the engine has refused
+/// `leave over`: makes a leftover of the task in this slot that has this number and is in `from`: pending, or, if the engine has refused
 /// the next run of a series, at the end of its run. `None` if there is no such task, for example because it was cancelled.
 pub(crate) fn make_leftover(slot: u32, number: u32, from: Phase) -> Option<Leftover> {
     let holder = blocks::holder(slot)?;
