@@ -1,21 +1,37 @@
 //! The wheel proper: entries by value, filed by tick.
 //!
+//! The number of a half-turn (`half` in the code) is what Akka calls the rounds of a task, counted from the beginning of
+//! time instead of down from the present. So it does not have to be touched while the wheel turns.
+//!
+//! ```text
+//!   chains:   [ the ring: a bucket for each tick of two half-turns ][ soon: one for each half-turn that comes ]
+//!   beyond:   a sorted map of the half-turns after those ────────────────> soon, as the present moves on
+//! ```
+//!
+//! With the defaults a half-turn takes two seconds, and `soon` covers an hour and ten minutes.
+//!
 //! - WHEEL-1 An entry of tick `t > now` is in the ring, in the bucket `t & mask`, if the half-turn of `t` is the present
-//!   one, or the next one. Entries of the next half-turn may also be in the far store, and all later ones are there, by
+//!   one, or the next one. Entries of the next half-turn may also be far, and all later ones are: in `soon` or beyond, by
 //!   half-turn. So a bucket never holds entries of two ticks, and no entry is looked at before it is due. An entry of a
 //!   tick that has passed is not taken in.
 
+use alloc::collections::BTreeMap;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::num::NonZeroU64;
 
-use super::chain::{BLOCK, Chain, Pool, Position, Timed};
-use super::far::{Far, HalfTurn};
+use super::chain::{BLOCK, Chain, Pool, Timed};
 use super::occupancy::Occupancy;
+use super::sweep::Sweep;
 use crate::clock::tick::{Granularity, Tick};
 #[cfg(feature = "std")]
 use crate::observe::WheelCounts;
 use crate::platform::cpu::prefetch;
+
+/// The most half-turns that are found by index. Their chains take 32 bytes each.
+const MOST_SOON: usize = 2048;
+/// A wheel of few buckets has so many of them for each bucket.
+const SOON_EACH: usize = 4;
 
 /// A half-turn with fewer entries than this is brought in at once.
 const GREAT: usize = 8192;
@@ -33,35 +49,34 @@ pub(crate) struct Buckets<E> {
     pub(super) granularity: Granularity,
     /// The binary logarithm of half the ring's size.
     pub(super) half_bits: u32,
-    pub(super) ring: Vec<Chain<E>>,
-    pub(super) far: Far<E>,
+    /// The half-turn of the next tick, because the present tick has been given out.
+    pub(super) present: u64,
+    /// The buckets of the ring. Behind them are the half-turns that come soon, once there is an entry for one.
+    pub(super) chains: Vec<Chain<E>>,
+    pub(super) ring: usize,
+    /// One less than the number of half-turns that come soon.
+    soon_mask: u64,
     pub(super) pool: Pool<E>,
-    pub(super) occupancy: Occupancy,
-    pub(super) sweep: Sweep,
+    /// Which of `chains` are not empty.
+    pub(super) occupied: Occupancy,
+    /// All other half-turns that have entries. None of the chains is empty.
+    pub(super) beyond: BTreeMap<u64, Chain<E>>,
+    pub(super) sweep: Sweep<E>,
 }
 
-/// Where the next step of a sweep goes on.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Sweep {
-    pub(super) chain: ChainId,
-    pub(super) position: Position,
-}
-
-/// A chain of the wheel: that of a bucket, or that of a far half-turn.
+/// A chain of the wheel: its index in `chains`, or its half-turn in `beyond`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum ChainId {
-    Bucket(usize),
-    Far(u64),
+    At(usize),
+    Beyond(u64),
 }
 
-impl Sweep {
-    pub(super) const START: Sweep = Sweep { chain: ChainId::Bucket(0), position: Position::START };
-}
+use ChainId::{At, Beyond};
 
 #[cfg(feature = "std")]
 impl<E: Timed> WheelCounts for Buckets<E> {
     fn buckets(&self) -> usize {
-        self.ring.len()
+        self.ring
     }
 
     fn hand(&self) -> usize {
@@ -69,11 +84,11 @@ impl<E: Timed> WheelCounts for Buckets<E> {
     }
 
     fn waiting_in(&self, bucket: usize) -> usize {
-        self.pool.len(&self.ring[bucket])
+        self.len_of(At(bucket))
     }
 
     fn waiting_far(&self) -> usize {
-        self.far.iter().map(|(_, half_turn)| half_turn.len).sum()
+        self.len - (0..self.ring).map(|bucket| self.len_of(At(bucket))).sum::<usize>()
     }
 }
 
@@ -83,18 +98,21 @@ impl<E: Timed> Buckets<E> {
     pub(crate) fn new(size: usize, granularity: NonZeroU64, now: Tick) -> Buckets<E> {
         debug_assert!(size.is_power_of_two());
         // Two half-turns of one bucket each are the least that works.
-        let size = size.max(2);
-        let half_bits = size.ilog2() - 1;
+        let ring = size.max(2);
+        let (half_bits, soon) = (ring.ilog2() - 1, ring.saturating_mul(SOON_EACH).min(MOST_SOON));
         Buckets {
+            len: 0,
             now,
             granularity: Granularity::new(granularity),
-            ring: vec![Chain::new(); size],
-            occupancy: Occupancy::new(size),
-            far: Far::new(now.0.saturating_add(1) >> half_bits, size),
-            pool: Pool::new(size), // a block per bucket, so that a steady flow of few tasks a tick allocates nothing
-            len: 0,
-            sweep: Sweep::START,
             half_bits,
+            present: now.0.saturating_add(1) >> half_bits,
+            chains: vec![Chain::new(); ring],
+            ring,
+            soon_mask: soon as u64 - 1,
+            pool: Pool::new(ring), // a block per bucket, so that a steady flow of few tasks a tick allocates nothing
+            occupied: Occupancy::new(ring + soon),
+            beyond: BTreeMap::new(),
+            sweep: Sweep::new(),
         }
     }
 
@@ -103,9 +121,9 @@ impl<E: Timed> Buckets<E> {
         self.len
     }
 
-    /// Returns how many blocks there have been at a time since the last [`clear`](Buckets::clear).
-    pub(super) fn blocks(&self) -> usize {
-        self.pool.blocks()
+    /// Returns how many blocks were in use at a time, at most, since the last [`clear`](Buckets::clear).
+    pub(super) fn most_used(&self) -> usize {
+        self.pool.most_used()
     }
 
     /// Returns the tick that the wheel has reached.
@@ -124,12 +142,6 @@ impl<E: Timed> Buckets<E> {
         tick.0 >> self.half_bits
     }
 
-    /// Returns the half-turn of the next tick.
-    #[inline]
-    pub(super) fn present_half(&self) -> u64 {
-        self.far.base()
-    }
-
     fn first_tick(&self, half: u64) -> u64 {
         half << self.half_bits
     }
@@ -139,13 +151,59 @@ impl<E: Timed> Buckets<E> {
     }
 
     pub(super) fn offset(&self, tick: u64) -> usize {
-        tick as usize & (self.ring.len() - 1)
+        tick as usize & (self.ring - 1)
+    }
+
+    fn soon_index(&self, half: u64) -> usize {
+        self.ring + (half & self.soon_mask) as usize
+    }
+
+    /// Returns the chain of a half-turn that is far.
+    pub(super) fn far(&self, half: u64) -> ChainId {
+        // One comparison for both ends: a half-turn that has passed is far ahead by this.
+        let is_soon = half.wrapping_sub(self.present) <= self.soon_mask;
+        if is_soon { At(self.soon_index(half)) } else { Beyond(half) }
+    }
+
+    /// Returns the first half-turn that has far entries.
+    pub(super) fn first_far(&self) -> Option<u64> {
+        let start = self.soon_index(self.present);
+        match self.occupied.next_around(self.ring..self.occupied.len(), start) {
+            Some(index) => Some(self.present + (index.wrapping_sub(start) as u64 & self.soon_mask)),
+            None => self.beyond.first_key_value().map(|(half, _)| *half),
+        }
+    }
+
+    // ----- chains --------------------------------------------------------------------------
+
+    /// Returns a chain, or an empty one if it is not there.
+    pub(super) fn chain(&self, id: ChainId) -> Chain<E> {
+        let chain = match id {
+            At(index) => self.chains.get(index),
+            Beyond(half) => self.beyond.get(&half),
+        };
+        chain.copied().unwrap_or(Chain::new())
+    }
+
+    /// Stores what a chain has become.
+    pub(super) fn put(&mut self, id: ChainId, chain: Chain<E>) {
+        match id {
+            At(index) => {
+                // A wheel for short timeouts never needs more than the ring.
+                if index >= self.chains.len() {
+                    self.chains.resize(self.occupied.len(), Chain::new());
+                }
+                self.chains[index] = chain;
+                self.occupied.set(index, !chain.is_empty());
+            }
+            Beyond(half) if chain.is_empty() => _ = self.beyond.remove(&half),
+            Beyond(half) => _ = self.beyond.insert(half, chain),
+        }
     }
 
     // ----- in ------------------------------------------------------------------------------
 
-    /// Files an entry in the ring or in the far store (WHEEL-1). Returns false if the tick of its deadline has passed. Then
-    /// the caller keeps the entry.
+    /// Files an entry (WHEEL-1). Returns false if the tick of its deadline has passed. Then the caller keeps the entry.
     #[inline(always)]
     #[expect(
         clippy::inline_always,
@@ -157,35 +215,32 @@ impl<E: Timed> Buckets<E> {
             return false;
         }
         self.len += 1;
-        let (half, present) = (self.half_of(tick), self.present_half());
-        // While the far store still has entries of the next half-turn, new ones join them there. They are brought in
-        // from the front, so entries of one tick stay in the order of insertion.
-        let is_near = half == present || (half - present == 1 && self.far.get(half).is_none());
-        let offset = self.offset(tick.0);
-        if is_near {
-            // Most entries join others, in a block that has room. Then the bit of the bucket is set already.
-            if !self.pool.push(&mut self.ring[offset], entry) {
-                self.pool.push_in_a_fresh_block(&mut self.ring[offset], entry);
-                self.occupancy.set(offset);
-            }
-        } else {
-            // By index where that is possible: a search in the map costs more than all the rest.
-            let half_turn = self.far.get_soon(half);
-            let is_in = half_turn.is_some_and(|half_turn| half_turn.push(&mut self.pool, entry));
-            if !is_in {
-                self.insert_far(half, entry);
-            }
+        let half = self.half_of(tick);
+        let ahead = half - self.present;
+        if ahead > self.soon_mask {
+            self.insert_in_a_fresh_block(Beyond(half), entry);
+            return true;
+        }
+        let mut index = self.soon_index(half);
+        // While entries of the next half-turn are still far, new ones join them there. They are brought in from the front,
+        // so entries of one tick stay in the order of insertion.
+        if ahead < 2 && (ahead == 0 || !self.occupied.is_set(index)) {
+            index = self.offset(tick.0);
+        }
+        // Most entries join others, in a block that has room. Then nothing else has to be noted. By index where that is
+        // possible: a search in the map alone cost the tick thread 25 ns a task, most of it for mispredicted branches.
+        let chain = self.chains.get_mut(index);
+        if !chain.is_some_and(|chain| self.pool.push(chain, entry)) {
+            self.insert_in_a_fresh_block(At(index), entry);
         }
         true
     }
 
     #[inline(never)]
-    fn insert_far(&mut self, half: u64, entry: E) {
-        let half_turn = self.far.get_or_insert(half);
-        if !half_turn.push(&mut self.pool, entry) {
-            self.pool.push_in_a_fresh_block(&mut half_turn.chain, entry);
-            half_turn.len += 1;
-        }
+    fn insert_in_a_fresh_block(&mut self, id: ChainId, entry: E) {
+        let mut chain = self.chain(id);
+        self.pool.append(&mut chain, entry);
+        self.put(id, chain);
     }
 
     // ----- out -----------------------------------------------------------------------------
@@ -197,7 +252,7 @@ impl<E: Timed> Buckets<E> {
         // One half-turn at a time, because the next one has to be in the ring before its first tick.
         while self.now < to {
             self.jump(to);
-            let end = to.min(Tick(self.last_tick(self.present_half())));
+            let end = to.min(Tick(self.last_tick(self.present)));
             self.bring_in_share(end);
             self.give_out(end, out);
             self.move_to(end);
@@ -207,10 +262,10 @@ impl<E: Timed> Buckets<E> {
 
     /// If the ring is empty, moves on to just before the first half-turn that has entries, or to `to`.
     fn jump(&mut self, to: Tick) {
-        if self.occupancy.next(0, self.ring.len() - 1).is_some() {
+        if self.occupied.next(0..self.ring).is_some() {
             return;
         }
-        let first = self.far.first_from(0);
+        let first = self.first_far();
         let until = first.map_or(to.0, |half| to.0.min(self.first_tick(half).saturating_sub(1)));
         self.move_to(Tick(self.now.0.max(until)));
     }
@@ -218,29 +273,35 @@ impl<E: Timed> Buckets<E> {
     /// Sets the present tick.
     fn move_to(&mut self, now: Tick) {
         self.now = now;
-        // The present half-turn is that of the next tick, because the present tick has been given out.
         let present = self.half_of(Tick(now.0.saturating_add(1)));
-        if self.far.turn_to(present) {
-            // The far store must have no entry of the present half-turn, or its ticks would pass without it. Mostly
-            // nothing is left to bring in.
-            self.bring_in(present, usize::MAX);
+        if present == self.present {
+            return;
         }
+        self.present = present;
+        // More of what was beyond comes soon now.
+        while let Some((half, _)) = self.beyond.first_key_value() {
+            let from = Beyond(*half);
+            let to @ At(_) = self.far(*half) else { break };
+            let chain = self.whole(from);
+            self.put(from, Chain::new());
+            self.put(to, chain);
+        }
+        // No entry of the present half-turn may be far, or its ticks would pass without it. Mostly nothing is left to
+        // bring in.
+        self.bring_in(present, usize::MAX);
     }
 
     /// Moves the ring's entries up to `end`, which is in the present half-turn, to `out`.
     fn give_out(&mut self, end: Tick, out: &mut Vec<E>) {
-        let Some(from) = self.now.0.checked_add(1) else { return };
-        if from > end.0 {
-            return;
-        }
-        let (mut from, last) = (self.offset(from), self.offset(end.0));
-        while let Some(offset) = self.occupancy.next(from, last) {
+        let Some(from) = self.now.0.checked_add(1).filter(|from| *from <= end.0) else { return };
+        let (mut from, end) = (self.offset(from), self.offset(end.0) + 1);
+        while let Some(offset) = self.occupied.next(from..end) {
             // A bucket is a cache miss for the chain and one for the block, so the block of a later one is fetched
             // meanwhile.
-            self.pool.prefetch(self.ring[self.offset(offset as u64 + AHEAD)].head);
-            let give = |_: &mut Pool<E>, entries: &[E]| out.extend_from_slice(entries);
-            self.pool.take(&mut self.ring[offset], usize::MAX, give);
-            self.emptied(ChainId::Bucket(offset));
+            self.pool.prefetch(self.chains[self.offset(offset as u64 + AHEAD)].head);
+            let mut chain = self.whole(At(offset));
+            self.pool.take(&mut chain, usize::MAX, |_, entries| out.extend_from_slice(entries));
+            self.put(At(offset), chain);
             from = offset + 1;
         }
     }
@@ -250,12 +311,10 @@ impl<E: Timed> Buckets<E> {
     /// Brings in a share of the next half-turn: as much of it as the ticks up to `end` are of what remains of the
     /// present half-turn.
     fn bring_in_share(&mut self, end: Tick) {
-        let (present, moved) = (self.present_half(), end.0 - self.now.0);
-        let next = present.saturating_add(1);
-        let Some(half_turn) = self.far.get(next) else { return };
-        let len = half_turn.len as u128;
-        let left = self.last_tick(present) - self.now.0;
-        if moved > 0 {
+        let (next, moved) = (self.present.saturating_add(1), end.0 - self.now.0);
+        let len = self.len_of(self.far(next)) as u128;
+        if moved > 0 && len > 0 {
+            let left = self.last_tick(self.present) - self.now.0;
             // In proportion to the ticks, so the work is spread evenly over the half-turn. In `u128`, because the
             // product may not fit.
             let share = (len * u128::from(moved)).div_ceil(u128::from(left));
@@ -266,17 +325,17 @@ impl<E: Timed> Buckets<E> {
     /// Brings in about `budget` entries of the next half-turn ahead of their time. Returns true if no entry of it is
     /// left to bring in.
     pub(crate) fn settle(&mut self, budget: usize) -> bool {
-        self.bring_in(self.present_half().saturating_add(1), budget)
+        self.bring_in(self.present.saturating_add(1), budget)
     }
 
     /// Returns the tick at which the wheel should be advanced and settled, so that a great half-turn is in the ring before
     /// its first tick comes. Returns `None` if there is no such half-turn, or if it is being settled.
     pub(crate) fn settle_at(&self) -> Option<Tick> {
-        let first = (self.len >= GREAT).then(|| self.far.first_from(0))??;
+        let first = (self.len >= GREAT).then(|| self.first_far())??;
         let at = |half: u64| {
-            let len = self.far.get(half).map_or(0, |half_turn| half_turn.len);
+            let len = self.len_of(self.far(half));
             // A small half-turn is brought in at once when its turn comes, and the next one is being settled already.
-            if len < GREAT || half <= self.present_half().saturating_add(1) {
+            if len < GREAT || half <= self.present.saturating_add(1) {
                 return None;
             }
             let lead = self.granularity.div_ceil(len as u64 * SETTLE_NANOS);
@@ -288,39 +347,36 @@ impl<E: Timed> Buckets<E> {
         at(first).into_iter().chain(first.checked_add(1).and_then(at)).min()
     }
 
-    /// Moves about `budget` entries of a half-turn into the ring. Returns true if none is left.
+    /// Moves about `budget` entries of the present half-turn, or of the next one, into the ring. Returns true if none is
+    /// left.
     fn bring_in(&mut self, half: u64, budget: usize) -> bool {
-        let Some(half_turn) = self.far.get_mut(half) else { return true };
-        let (ring, occupancy) = (&mut self.ring, &mut self.occupancy);
-        let (granularity, mask) = (self.granularity, ring.len() - 1);
+        let id = self.far(half);
+        if self.chain(id).is_empty() {
+            return true;
+        }
+        let mut chain = self.whole(id);
+        let (chains, occupied) = (&mut self.chains, &mut self.occupied);
+        let (granularity, mask) = (self.granularity, self.ring - 1);
         let offset_of = |entry: &E| granularity.div_ceil(entry.deadline()) as usize & mask;
-        let taken = self.pool.take(&mut half_turn.chain, budget, |pool, entries| {
+        self.pool.take(&mut chain, budget, |pool, entries| {
             // They go to buckets all over the ring. To fetch these together costs a third.
             let mut offsets = [0; BLOCK];
             for (offset, entry) in offsets.iter_mut().zip(entries) {
                 *offset = offset_of(entry);
-                prefetch(&raw const ring[*offset]);
+                prefetch(&raw const chains[*offset]);
             }
             for offset in &offsets[..entries.len()] {
-                pool.prefetch(ring[*offset].tail);
+                pool.prefetch(chains[*offset].tail);
             }
             for (offset, entry) in offsets.into_iter().zip(entries) {
-                if !pool.push(&mut ring[offset], *entry) {
-                    pool.push_in_a_fresh_block(&mut ring[offset], *entry);
-                    occupancy.set(offset);
+                if !pool.push(&mut chains[offset], *entry) {
+                    pool.push_in_a_fresh_block(&mut chains[offset], *entry);
+                    occupied.set(offset, true);
                 }
             }
         });
-        half_turn.len -= taken;
-        let is_done = half_turn.chain.is_empty();
-        // A sweep that stands in this chain may stand in a block that has gone.
-        if taken > 0 {
-            self.rewind(ChainId::Far(half));
-        }
-        if is_done {
-            self.far.remove(half);
-        }
-        is_done
+        self.put(id, chain);
+        chain.is_empty()
     }
 
     // ----- memory --------------------------------------------------------------------------
@@ -347,47 +403,46 @@ impl<E: Timed> Buckets<E> {
     pub(crate) fn clear(&mut self) {
         // A sweep would not do: it goes from where the last one stopped to the end of its round, and leaves the chains
         // before.
-        self.ring.fill(Chain::new());
-        self.far = Far::new(self.present_half(), self.ring.len());
-        self.occupancy = Occupancy::new(self.ring.len());
-        self.pool = Pool::new(self.ring.len());
-        self.sweep = Sweep::START;
+        self.chains.fill(Chain::new());
+        self.beyond.clear();
+        self.occupied = Occupancy::new(self.occupied.len());
+        self.pool = Pool::new(self.ring);
+        self.sweep = Sweep::new();
         self.len = 0;
     }
 
-    /// Returns all entries, in no order.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &E> {
-        let far = self.far.iter().map(|(_, half_turn)| &half_turn.chain);
-        let chains = self.ring.iter().chain(far);
-        chains.flat_map(|chain| self.pool.iter(chain))
+    /// Returns all chains that have entries, each behind the part of it that a sweep has set aside.
+    fn parts(&self) -> impl Iterator<Item = (ChainId, &Chain<E>)> {
+        let here = self.chains.iter().enumerate().map(|(index, chain)| (At(index), chain));
+        let beyond = self.beyond.iter().map(|(half, chain)| (Beyond(*half), chain));
+        let kept = [(self.sweep.chain, &self.sweep.kept)].into_iter();
+        kept.chain(here).chain(beyond).filter(|(_, chain)| !chain.is_empty())
     }
 
-    /// Panics if an invariant is broken. `seen` is room to work in.
-    pub(crate) fn check_invariants(&self, seen: &mut Vec<bool>) {
-        let present = self.present_half();
-        assert_eq!(present, self.half_of(Tick(self.now.0.saturating_add(1))), "the present");
-        let mut entries = 0;
-        for (offset, chain) in self.ring.iter().enumerate() {
-            assert_eq!(self.occupancy.is_set(offset), !chain.is_empty(), "the bit at {offset}");
-            entries += self.pool.len(chain);
+    /// Returns all entries, in no order of deadlines.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &E> {
+        self.parts().flat_map(|(_, chain)| self.pool.iter(chain))
+    }
+
+    /// Panics if an invariant is broken.
+    pub(crate) fn check_invariants(&self) {
+        assert_eq!(self.present, self.half_of(Tick(self.now.0.saturating_add(1))), "the present");
+        for (id, chain) in self.parts() {
             for entry in self.pool.iter(chain) {
                 let tick = self.tick_of(entry.deadline());
-                assert_eq!(self.offset(tick.0), offset, "WHEEL-1: tick {} at {offset}", tick.0);
+                let half = self.half_of(tick);
+                let is_near = half - self.present <= 1 && id == At(self.offset(tick.0));
+                let is_far = half > self.present && id == self.far(half);
+                assert!(is_near || is_far, "WHEEL-1: tick {} is in the wrong place", tick.0);
                 assert!(tick > self.now, "WHEEL-1: tick {} has passed", tick.0);
-                assert!(self.half_of(tick) - present <= 1, "WHEEL-1: tick {} is far", tick.0);
             }
+            assert!(!self.chain(id).is_empty(), "SWEEP-1: the rest of a chain");
         }
-        for (half, HalfTurn { chain, len }) in self.far.iter() {
-            assert!(half > present, "WHEEL-1: half-turn {half} is present, and in the far store");
-            assert_eq!(*len, self.pool.len(chain), "the length of half-turn {half}");
-            assert!(*len > 0, "half-turn {half} is empty");
-            entries += len;
-            for entry in self.pool.iter(chain) {
-                assert_eq!(self.half_of(self.tick_of(entry.deadline())), half, "WHEEL-1");
-            }
+        assert!(self.beyond.values().all(|chain| !chain.is_empty()), "an empty chain is beyond");
+        for (index, chain) in self.chains.iter().enumerate() {
+            assert_eq!(self.occupied.is_set(index), !chain.is_empty(), "the bit at {index}");
         }
-        assert_eq!(entries, self.len, "the number of entries");
-        let chains = self.ring.iter().chain(self.far.iter().map(|(_, half_turn)| &half_turn.chain));
-        self.pool.check_invariants(chains, seen);
+        assert_eq!(self.parts().map(|(_, chain)| chain.len).sum::<usize>(), self.len, "entries");
+        self.pool.check_invariants(self.parts().map(|(_, chain)| chain));
     }
 }

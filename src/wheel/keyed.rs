@@ -354,7 +354,7 @@ impl<T> Wheel<T> {
         let value = self.slots.take(slot, generation)?;
         self.len -= 1;
         let room = self.ready.capacity().max(self.behind.capacity());
-        if self.len == 0 && (room > KEPT || self.buckets.blocks() > BLOCKS_KEPT) {
+        if self.len == 0 && (room > KEPT || self.buckets.most_used() > BLOCKS_KEPT) {
             self.give_back_all();
         }
         Some(value)
@@ -689,7 +689,7 @@ impl<T> Wheel<T> {
     /// Panics if an invariant is broken.
     #[doc(hidden)]
     pub fn check_invariants(&self) {
-        self.buckets.check_invariants(&mut Vec::new());
+        self.buckets.check_invariants();
         self.slots.check_invariants(self.len);
         let ready = || self.ready.iter().chain(self.behind.iter().map(|Reverse(ready)| ready));
         let mut filed: BTreeMap<u32, u32> = self.slots.iter().map(|(slot, _)| (slot, 0)).collect();

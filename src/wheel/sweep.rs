@@ -3,10 +3,31 @@
 //! The wheel does not know which of its entries are stale. Two functions ask the caller, and drop the stale entries that
 //! they meet: [`first`](Buckets::first) finds the earliest live entry, and [`sweep`](Buckets::sweep) goes through
 //! all chains block by block and goes on where it stopped.
+//!
+//! ```text
+//!   a chain that is swept:   kept [ e e e ] [ e e ]  <── live ones ──  [ e . e ] [ . e . ] [ e ]  the rest
+//! ```
+//!
+//! - SWEEP-1 A chain that is half swept has two parts: `kept`, and behind that the rest, which lies where the chain does
+//!   and is not empty. Whoever takes entries out of the chain puts the parts together first, by
+//!   [`whole`](Buckets::whole), and the sweep begins the chain anew.
 
-use super::buckets::{Buckets, ChainId, Sweep};
-use super::chain::{Chain, Pool, Position, Timed};
-use super::far::Far;
+use super::buckets::ChainId::{At, Beyond};
+use super::buckets::{Buckets, ChainId};
+use super::chain::{Chain, Timed};
+
+/// Where the next step of a sweep goes on.
+pub(super) struct Sweep<E> {
+    pub(super) chain: ChainId,
+    /// The live entries of that chain that have been looked at.
+    pub(super) kept: Chain<E>,
+}
+
+impl<E: Timed> Sweep<E> {
+    pub(super) fn new() -> Sweep<E> {
+        Sweep { chain: At(0), kept: Chain::new() }
+    }
+}
 
 impl<E: Timed> Buckets<E> {
     // ----- what comes next -----------------------------------------------------------------
@@ -18,27 +39,21 @@ impl<E: Timed> Buckets<E> {
         mut budget: usize,
         mut is_live: impl FnMut(&E) -> bool,
     ) -> Option<u64> {
-        let near = self.first_of(Buckets::first_bucket, &mut budget, &mut is_live);
+        let first_near = |wheel: &Self| {
+            // The ring begins at the next tick.
+            let start = wheel.offset(wheel.now.0.wrapping_add(1));
+            wheel.occupied.next_around(0..wheel.ring, start).map(At)
+        };
+        let near = self.first_of(first_near, &mut budget, &mut is_live);
         // A near entry of the present half-turn comes before everything that is far. One of the next half-turn need
         // not, because others of that half-turn may still be far.
-        let is_certain =
-            near.is_some_and(|near| self.half_of(self.tick_of(near)) == self.present_half());
-        if is_certain {
+        if near.is_some_and(|near| self.half_of(self.tick_of(near)) == self.present) {
             return near;
         }
         // Only the first half-turn that has live entries matters: all others are later.
-        let first_far = |wheel: &Self| wheel.far.first_from(0).map(ChainId::Far);
+        let first_far = |wheel: &Self| wheel.first_far().map(|half| wheel.far(half));
         let far = self.first_of(first_far, &mut budget, &mut is_live);
         near.into_iter().chain(far).min()
-    }
-
-    /// Returns the first bucket from the next tick on that is not empty.
-    fn first_bucket(&self) -> Option<ChainId> {
-        let start = self.offset(self.now.0.wrapping_add(1));
-        // The ring begins at the next tick; what lies before that offset comes after its end.
-        let wrapped = || self.occupancy.next(0, start.saturating_sub(1)).filter(|at| *at < start);
-        let offset = self.occupancy.next(start, self.ring.len() - 1).or_else(wrapped);
-        offset.map(ChainId::Bucket)
     }
 
     /// Returns the earliest deadline of a live entry of the chain that `next` finds. If all of its entries are stale, they
@@ -51,18 +66,20 @@ impl<E: Timed> Buckets<E> {
     ) -> Option<u64> {
         loop {
             let id = next(self)?;
-            let (chain, len) = chain_of(&mut self.ring, &mut self.far, id)?;
-            let (first, dropped) = first_in(&mut self.pool, chain, budget, is_live);
-            len.into_iter().for_each(|len| *len -= dropped);
-            self.len -= dropped;
-            // A sweep may stand in a block that has gone by this.
-            if dropped > 0 {
-                self.rewind(id);
+            let (min, len) = (self.chain(id).min, self.len_of(id));
+            // Mostly the first entry is live, and then one look is enough. If it is gone, its deadline is still no later
+            // than the others, and a search may cost too much.
+            if is_live(&min) || len > *budget {
+                return Some(min.deadline());
             }
-            if first.is_some() {
-                return first;
+            *budget -= len;
+            let (mut chain, mut kept) = (self.whole(id), Chain::new());
+            self.pool.sift(&mut chain, &mut kept, usize::MAX, &mut *is_live);
+            self.put(id, kept);
+            self.len -= len - kept.len;
+            if !kept.is_empty() {
+                return Some(kept.min.deadline());
             }
-            self.emptied(id);
         }
     }
 
@@ -73,113 +90,58 @@ impl<E: Timed> Buckets<E> {
     pub(crate) fn sweep(&mut self, budget: usize, mut is_live: impl FnMut(&E) -> bool) -> bool {
         let mut looked_at = 0;
         while looked_at < budget {
-            let Some(step) = self.sweep_step(&mut is_live) else {
-                self.sweep = Sweep::START;
+            // The chain at which the last call stopped may be gone by now.
+            let Some(id) = self.next_to_sweep() else {
+                self.sweep = Sweep::new();
                 return true;
             };
-            // Each step counts one more than it looks at, so a walk over empty chains comes to its end too.
-            looked_at += step;
+            self.sweep.chain = id;
+            let (mut rest, kept) = (self.chain(id), &mut self.sweep.kept);
+            let before = rest.len + kept.len;
+            // Each chain counts one more than its entries, so a walk over short ones comes to its end too.
+            looked_at += 1 + self.pool.sift(&mut rest, kept, budget - looked_at, &mut is_live);
+            self.len -= before - rest.len - kept.len;
+            if rest.is_empty() {
+                rest = core::mem::replace(&mut self.sweep.kept, Chain::new());
+                self.sweep.chain = match id {
+                    At(index) => At(index + 1),
+                    // It goes on to the half-turn before.
+                    Beyond(half) => Beyond(half - 1),
+                };
+            }
+            self.put(id, rest);
         }
         false
     }
 
-    /// Sweeps one block, or goes on to the next chain. Returns how many entries it looked at, plus one for the step
-    /// itself, or `None` at the end of the round.
-    fn sweep_step(&mut self, is_live: &mut impl FnMut(&E) -> bool) -> Option<usize> {
-        // The chain at which the last call stopped may be empty by now.
-        let id = self.first_chain_from(self.sweep.chain)?;
-        if id != self.sweep.chain {
-            self.sweep = Sweep { chain: id, position: Position::START };
-        }
-        let mut position = self.sweep.position;
-        let (chain, len) = chain_of(&mut self.ring, &mut self.far, id)?;
-        let step = self.pool.sweep_block(chain, &mut position, is_live);
-        let is_empty = chain.is_empty();
-        let dropped = step.as_ref().map_or(0, |step| step.dropped);
-        len.into_iter().for_each(|len| *len -= dropped);
-        self.len -= dropped;
-        self.sweep.position = position;
-        // Its bit is cleared, or its half-turn forgotten, so nothing looks at it again.
-        if is_empty {
-            self.emptied(id);
-        }
-        if let Some(step) = step {
-            return Some(step.looked_at + 1);
-        }
-        // The end of this chain. Which of the next ones has entries, the next step finds out.
-        let next = match id {
-            ChainId::Bucket(offset) => ChainId::Bucket(offset + 1),
-            // There is none behind the last half-turn of all, which a wheel of two buckets can reach: there each tick
-            // is a half-turn.
-            ChainId::Far(half) => ChainId::Far(half.checked_add(1)?),
-        };
-        self.sweep = Sweep { chain: next, position: Position::START };
-        Some(1)
-    }
-
-    /// Returns the first chain from this one on that is not empty.
-    fn first_chain_from(&self, id: ChainId) -> Option<ChainId> {
-        let half = match id {
-            ChainId::Bucket(offset) => match self.occupancy.next(offset, self.ring.len() - 1) {
-                Some(offset) => return Some(ChainId::Bucket(offset)),
-                None => 0,
+    /// Returns the chain that is swept, or the next one if it is empty: those with an index, and then the others from the
+    /// last one on.
+    fn next_to_sweep(&self) -> Option<ChainId> {
+        let most = match self.sweep.chain {
+            At(index) => match self.occupied.next(index..self.occupied.len()) {
+                Some(index) => return Some(At(index)),
+                None => u64::MAX,
             },
-            ChainId::Far(half) => half,
+            Beyond(half) => half,
         };
-        self.far.first_from(half).map(ChainId::Far)
+        self.beyond.range(..=most).next_back().map(|(half, _)| Beyond(*half))
     }
 
-    /// Notes that a chain has become empty.
-    pub(super) fn emptied(&mut self, id: ChainId) {
-        match id {
-            ChainId::Bucket(offset) => self.occupancy.clear(offset),
-            ChainId::Far(half) => self.far.remove(half),
+    /// Returns a chain with the part that a sweep has set aside (SWEEP-1). The caller puts back what it becomes.
+    pub(super) fn whole(&mut self, id: ChainId) -> Chain<E> {
+        let rest = self.chain(id);
+        if self.sweep.chain != id {
+            return rest;
         }
-        self.rewind(id);
+        let kept = core::mem::replace(&mut self.sweep.kept, Chain::new());
+        self.pool.join(kept, rest)
     }
 
-    /// Makes a sweep that stands in this chain begin the chain anew, because its blocks have changed.
-    pub(super) fn rewind(&mut self, id: ChainId) {
-        if self.sweep.chain == id {
-            self.sweep.position = Position::START;
-        }
+    /// Returns the number of entries of a chain.
+    pub(super) fn len_of(&self, id: ChainId) -> usize {
+        let kept = if self.sweep.chain == id { self.sweep.kept.len } else { 0 };
+        self.chain(id).len + kept
     }
-}
-
-/// Returns the chain with this id, and the number of its entries if that is kept.
-fn chain_of<'a, E: Timed>(
-    ring: &'a mut [Chain<E>],
-    far: &'a mut Far<E>,
-    id: ChainId,
-) -> Option<(&'a mut Chain<E>, Option<&'a mut usize>)> {
-    match id {
-        ChainId::Bucket(offset) => Some((&mut ring[offset], None)),
-        ChainId::Far(half) => {
-            let half_turn = far.get_mut(half)?;
-            Some((&mut half_turn.chain, Some(&mut half_turn.len)))
-        }
-    }
-}
-
-/// Returns the earliest deadline of a live entry of a chain, and how many stale entries it has dropped.
-fn first_in<E: Timed>(
-    pool: &mut Pool<E>,
-    chain: &mut Chain<E>,
-    budget: &mut usize,
-    is_live: &mut impl FnMut(&E) -> bool,
-) -> (Option<u64>, usize) {
-    let Some(min) = chain.min() else { return (None, 0) };
-    // Mostly the first entry is live, and then one look is enough. If it is gone, its deadline is still no later than
-    // the others.
-    if is_live(&min) {
-        return (Some(min.deadline()), 0);
-    }
-    let Some(len) = pool.len_up_to(chain, *budget) else {
-        return (Some(min.deadline()), 0); // a search would cost too much, and this is no later
-    };
-    *budget -= len;
-    let dropped = pool.prune(chain, is_live);
-    (chain.min().map(|min| min.deadline()), dropped)
 }
 
 #[cfg(all(test, not(loom)))]
@@ -282,7 +244,7 @@ mod tests {
                         }
                     }
                 }
-                wheel.check_invariants(&mut Vec::new());
+                wheel.check_invariants();
             }
             let mut rounds = 0;
             while rounds < 2 {
