@@ -1,28 +1,20 @@
 //! The wheel proper: entries by value, filed by tick.
 //!
 //! The number of a half-turn (`half` in the code) is what Akka calls the rounds of a task, counted from the beginning of
-//! time instead of down from the present. So it does not have to be touched while the wheel turns.
-//!
-//! ```text
-//!   chains:   [ the ring: a bucket for each tick of two half-turns ][ soon: one for each half-turn that comes ]
-//!   beyond:   a sorted map of the half-turns after those ────────────────> soon, as the present moves on
-//! ```
-//!
-//! With the defaults a half-turn takes two seconds, and `soon` covers an hour and ten minutes.
+//! time instead of down from the present. So it does not have to be touched while the wheel turns. With the defaults a
+//! half-turn takes two seconds, and the half-turns that are found by index cover an hour and ten minutes.
 //!
 //! - WHEEL-1 An entry of tick `t > now` is in the ring, in the bucket `t & mask`, if the half-turn of `t` is the present
-//!   one, or the next one. Entries of the next half-turn may also be far, and all later ones are: in `soon` or beyond, by
-//!   half-turn. So a bucket never holds entries of two ticks, and no entry is looked at before it is due. An entry of a
-//!   tick that has passed is not taken in.
+//!   one, or the next one. Entries of the next half-turn may also be far, and all later ones are, by half-turn. So a bucket
+//!   never holds entries of two ticks, and no entry is looked at before it is due. An entry of a tick that has passed is
+//!   not taken in.
 
-use alloc::collections::BTreeMap;
-use alloc::vec;
 use alloc::vec::Vec;
 use core::num::NonZeroU64;
 
-use super::chain::{BLOCK, Chain, Pool, Timed};
-use super::occupancy::Occupancy;
-use super::sweep::Sweep;
+use super::chain::{BLOCK, Pool, Timed};
+use super::places::Place::{self, At, Beyond};
+use super::places::Places;
 use crate::clock::tick::{Granularity, Tick};
 #[cfg(feature = "std")]
 use crate::observe::WheelCounts;
@@ -45,33 +37,23 @@ const AHEAD: u64 = 6;
 #[repr(C)]
 pub(crate) struct Buckets<E> {
     pub(super) len: usize,
-    pub(super) now: Tick,
-    pub(super) granularity: Granularity,
-    /// The binary logarithm of half the ring's size.
-    pub(super) half_bits: u32,
+    now: Tick,
+    granularity: Granularity,
     /// The half-turn of the next tick, because the present tick has been given out.
     pub(super) present: u64,
-    /// The buckets of the ring. Behind them are the half-turns that come soon, once there is an entry for one.
-    pub(super) chains: Vec<Chain<E>>,
-    pub(super) ring: usize,
+    /// Up to this tick entries go to the ring: to the end of the present half-turn, or of the next one if nothing of it is
+    /// far.
+    near: Tick,
+    /// Up to this tick they are found by index.
+    soon: Tick,
+    /// The binary logarithm of half the ring's size.
+    half_bits: u32,
+    ring: usize,
     /// One less than the number of half-turns that come soon.
     soon_mask: u64,
+    pub(super) places: Places<E>,
     pub(super) pool: Pool<E>,
-    /// Which of `chains` are not empty.
-    pub(super) occupied: Occupancy,
-    /// All other half-turns that have entries. None of the chains is empty.
-    pub(super) beyond: BTreeMap<u64, Chain<E>>,
-    pub(super) sweep: Sweep<E>,
 }
-
-/// A chain of the wheel: its index in `chains`, or its half-turn in `beyond`.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum ChainId {
-    At(usize),
-    Beyond(u64),
-}
-
-use ChainId::{At, Beyond};
 
 #[cfg(feature = "std")]
 impl<E: Timed> WheelCounts for Buckets<E> {
@@ -84,11 +66,11 @@ impl<E: Timed> WheelCounts for Buckets<E> {
     }
 
     fn waiting_in(&self, bucket: usize) -> usize {
-        self.len_of(At(bucket))
+        self.places.len(At(bucket))
     }
 
     fn waiting_far(&self) -> usize {
-        self.len - (0..self.ring).map(|bucket| self.len_of(At(bucket))).sum::<usize>()
+        self.len - (0..self.ring).map(|bucket| self.places.len(At(bucket))).sum::<usize>()
     }
 }
 
@@ -100,20 +82,21 @@ impl<E: Timed> Buckets<E> {
         // Two half-turns of one bucket each are the least that works.
         let ring = size.max(2);
         let (half_bits, soon) = (ring.ilog2() - 1, ring.saturating_mul(SOON_EACH).min(MOST_SOON));
-        Buckets {
+        let mut buckets = Buckets {
             len: 0,
             now,
             granularity: Granularity::new(granularity),
-            half_bits,
             present: now.0.saturating_add(1) >> half_bits,
-            chains: vec![Chain::new(); ring],
+            near: now,
+            soon: now,
+            half_bits,
             ring,
             soon_mask: soon as u64 - 1,
+            places: Places::new(ring, ring + soon),
             pool: Pool::new(ring), // a block per bucket, so that a steady flow of few tasks a tick allocates nothing
-            occupied: Occupancy::new(ring + soon),
-            beyond: BTreeMap::new(),
-            sweep: Sweep::new(),
-        }
+        };
+        buckets.set_bounds();
+        buckets
     }
 
     /// Returns the number of entries, stale ones included.
@@ -142,62 +125,58 @@ impl<E: Timed> Buckets<E> {
         tick.0 >> self.half_bits
     }
 
+    fn next_half(&self) -> u64 {
+        self.present.saturating_add(1)
+    }
+
     fn first_tick(&self, half: u64) -> u64 {
         half << self.half_bits
     }
 
-    fn last_tick(&self, half: u64) -> u64 {
-        self.first_tick(half) | ((1 << self.half_bits) - 1)
+    /// Returns the last tick of a half-turn, or of the timeline.
+    fn last_tick(&self, half: u64) -> Tick {
+        let half = half.min(u64::MAX >> self.half_bits);
+        Tick(self.first_tick(half) | ((1 << self.half_bits) - 1))
     }
 
-    pub(super) fn offset(&self, tick: u64) -> usize {
+    fn offset(&self, tick: u64) -> usize {
         tick as usize & (self.ring - 1)
     }
 
-    fn soon_index(&self, half: u64) -> usize {
+    /// Returns the index of a half-turn that comes soon.
+    fn index(&self, half: u64) -> usize {
         self.ring + (half & self.soon_mask) as usize
     }
 
-    /// Returns the chain of a half-turn that is far.
-    pub(super) fn far(&self, half: u64) -> ChainId {
+    /// Returns where the far entries of a half-turn are.
+    pub(super) fn far(&self, half: u64) -> Place {
         // One comparison for both ends: a half-turn that has passed is far ahead by this.
         let is_soon = half.wrapping_sub(self.present) <= self.soon_mask;
-        if is_soon { At(self.soon_index(half)) } else { Beyond(half) }
+        if is_soon { At(self.index(half)) } else { Beyond(half) }
+    }
+
+    /// Sets the bounds, because the present half-turn has changed.
+    fn set_bounds(&mut self) {
+        self.soon = self.last_tick(self.present.saturating_add(self.soon_mask));
+        // New entries of the next half-turn join those that are still far. They are brought in from the front, so entries
+        // of one tick stay in the order of insertion.
+        let next = self.next_half();
+        let is_far = self.places.occupied.is_set(self.index(next));
+        self.near = self.last_tick(if is_far { self.present } else { next });
+    }
+
+    /// Returns the first bucket from the next tick on that has entries.
+    pub(super) fn first_near(&self) -> Option<Place> {
+        let start = self.offset(self.now.0.wrapping_add(1));
+        self.places.occupied.next_around(0..self.ring, start).map(At)
     }
 
     /// Returns the first half-turn that has far entries.
     pub(super) fn first_far(&self) -> Option<u64> {
-        let start = self.soon_index(self.present);
-        match self.occupied.next_around(self.ring..self.occupied.len(), start) {
+        let (start, occupied) = (self.index(self.present), &self.places.occupied);
+        match occupied.next_around(self.ring..occupied.len(), start) {
             Some(index) => Some(self.present + (index.wrapping_sub(start) as u64 & self.soon_mask)),
-            None => self.beyond.first_key_value().map(|(half, _)| *half),
-        }
-    }
-
-    // ----- chains --------------------------------------------------------------------------
-
-    /// Returns a chain, or an empty one if it is not there.
-    pub(super) fn chain(&self, id: ChainId) -> Chain<E> {
-        let chain = match id {
-            At(index) => self.chains.get(index),
-            Beyond(half) => self.beyond.get(&half),
-        };
-        chain.copied().unwrap_or(Chain::new())
-    }
-
-    /// Stores what a chain has become.
-    pub(super) fn put(&mut self, id: ChainId, chain: Chain<E>) {
-        match id {
-            At(index) => {
-                // A wheel for short timeouts never needs more than the ring.
-                if index >= self.chains.len() {
-                    self.chains.resize(self.occupied.len(), Chain::new());
-                }
-                self.chains[index] = chain;
-                self.occupied.set(index, !chain.is_empty());
-            }
-            Beyond(half) if chain.is_empty() => _ = self.beyond.remove(&half),
-            Beyond(half) => _ = self.beyond.insert(half, chain),
+            None => self.places.beyond.first_key_value().map(|(half, _)| *half),
         }
     }
 
@@ -215,32 +194,27 @@ impl<E: Timed> Buckets<E> {
             return false;
         }
         self.len += 1;
-        let half = self.half_of(tick);
-        let ahead = half - self.present;
-        if ahead > self.soon_mask {
-            self.insert_in_a_fresh_block(Beyond(half), entry);
-            return true;
-        }
-        let mut index = self.soon_index(half);
-        // While entries of the next half-turn are still far, new ones join them there. They are brought in from the front,
-        // so entries of one tick stay in the order of insertion.
-        if ahead < 2 && (ahead == 0 || !self.occupied.is_set(index)) {
-            index = self.offset(tick.0);
-        }
+        let index = if tick <= self.near {
+            self.offset(tick.0)
+        } else if tick <= self.soon {
+            self.index(self.half_of(tick))
+        } else {
+            usize::MAX
+        };
         // Most entries join others, in a block that has room. Then nothing else has to be noted. By index where that is
         // possible: a search in the map alone cost the tick thread 25 ns a task, most of it for mispredicted branches.
-        let chain = self.chains.get_mut(index);
+        let chain = self.places.chains.get_mut(index);
         if !chain.is_some_and(|chain| self.pool.push(chain, entry)) {
-            self.insert_in_a_fresh_block(At(index), entry);
+            self.insert_in_a_fresh_block(index, tick, entry);
         }
         true
     }
 
     #[inline(never)]
-    fn insert_in_a_fresh_block(&mut self, id: ChainId, entry: E) {
-        let mut chain = self.chain(id);
-        self.pool.append(&mut chain, entry);
-        self.put(id, chain);
+    fn insert_in_a_fresh_block(&mut self, index: usize, tick: Tick, entry: E) {
+        let is_beyond = tick > self.soon;
+        let place = if is_beyond { Beyond(self.half_of(tick)) } else { At(index) };
+        self.pool.append(self.places.fill(place), entry);
     }
 
     // ----- out -----------------------------------------------------------------------------
@@ -252,7 +226,7 @@ impl<E: Timed> Buckets<E> {
         // One half-turn at a time, because the next one has to be in the ring before its first tick.
         while self.now < to {
             self.jump(to);
-            let end = to.min(Tick(self.last_tick(self.present)));
+            let end = to.min(self.last_tick(self.present));
             self.bring_in_share(end);
             self.give_out(end, out);
             self.move_to(end);
@@ -262,7 +236,7 @@ impl<E: Timed> Buckets<E> {
 
     /// If the ring is empty, moves on to just before the first half-turn that has entries, or to `to`.
     fn jump(&mut self, to: Tick) {
-        if self.occupied.next(0..self.ring).is_some() {
+        if self.places.occupied.next(0..self.ring).is_some() {
             return;
         }
         let first = self.first_far();
@@ -279,29 +253,32 @@ impl<E: Timed> Buckets<E> {
         }
         self.present = present;
         // More of what was beyond comes soon now.
-        while let Some((half, _)) = self.beyond.first_key_value() {
-            let from = Beyond(*half);
-            let to @ At(_) = self.far(*half) else { break };
-            let chain = self.whole(from);
-            self.put(from, Chain::new());
-            self.put(to, chain);
+        while let Some((half, _)) = self.places.beyond.first_key_value() {
+            let (from, to) = (Beyond(*half), self.far(*half));
+            if from == to {
+                break;
+            }
+            let chain = *self.places.whole(from, &mut self.pool);
+            self.places.emptied(from);
+            self.places.put(to, chain);
         }
         // No entry of the present half-turn may be far, or its ticks would pass without it. Mostly nothing is left to
         // bring in.
         self.bring_in(present, usize::MAX);
+        self.set_bounds();
     }
 
     /// Moves the ring's entries up to `end`, which is in the present half-turn, to `out`.
     fn give_out(&mut self, end: Tick, out: &mut Vec<E>) {
         let Some(from) = self.now.0.checked_add(1).filter(|from| *from <= end.0) else { return };
         let (mut from, end) = (self.offset(from), self.offset(end.0) + 1);
-        while let Some(offset) = self.occupied.next(from..end) {
+        while let Some(offset) = self.places.occupied.next(from..end) {
             // A bucket is a cache miss for the chain and one for the block, so the block of a later one is fetched
             // meanwhile.
-            self.pool.prefetch(self.chains[self.offset(offset as u64 + AHEAD)].head);
-            let mut chain = self.whole(At(offset));
-            self.pool.take(&mut chain, usize::MAX, |_, entries| out.extend_from_slice(entries));
-            self.put(At(offset), chain);
+            self.pool.prefetch(self.places.chains[self.offset(offset as u64 + AHEAD)].head);
+            let chain = self.places.whole(At(offset), &mut self.pool);
+            self.pool.take(chain, usize::MAX, |_, entries| out.extend_from_slice(entries));
+            self.places.emptied(At(offset));
             from = offset + 1;
         }
     }
@@ -311,10 +288,10 @@ impl<E: Timed> Buckets<E> {
     /// Brings in a share of the next half-turn: as much of it as the ticks up to `end` are of what remains of the
     /// present half-turn.
     fn bring_in_share(&mut self, end: Tick) {
-        let (next, moved) = (self.present.saturating_add(1), end.0 - self.now.0);
-        let len = self.len_of(self.far(next)) as u128;
+        let (next, moved) = (self.next_half(), end.0 - self.now.0);
+        let len = self.places.len(self.far(next)) as u128;
         if moved > 0 && len > 0 {
-            let left = self.last_tick(self.present) - self.now.0;
+            let left = self.last_tick(self.present).0 - self.now.0;
             // In proportion to the ticks, so the work is spread evenly over the half-turn. In `u128`, because the
             // product may not fit.
             let share = (len * u128::from(moved)).div_ceil(u128::from(left));
@@ -325,7 +302,7 @@ impl<E: Timed> Buckets<E> {
     /// Brings in about `budget` entries of the next half-turn ahead of their time. Returns true if no entry of it is
     /// left to bring in.
     pub(crate) fn settle(&mut self, budget: usize) -> bool {
-        self.bring_in(self.present.saturating_add(1), budget)
+        self.bring_in(self.next_half(), budget)
     }
 
     /// Returns the tick at which the wheel should be advanced and settled, so that a great half-turn is in the ring before
@@ -333,9 +310,9 @@ impl<E: Timed> Buckets<E> {
     pub(crate) fn settle_at(&self) -> Option<Tick> {
         let first = (self.len >= GREAT).then(|| self.first_far())??;
         let at = |half: u64| {
-            let len = self.len_of(self.far(half));
+            let len = self.places.len(self.far(half));
             // A small half-turn is brought in at once when its turn comes, and the next one is being settled already.
-            if len < GREAT || half <= self.present.saturating_add(1) {
+            if len < GREAT || half <= self.next_half() {
                 return None;
             }
             let lead = self.granularity.div_ceil(len as u64 * SETTLE_NANOS);
@@ -350,12 +327,12 @@ impl<E: Timed> Buckets<E> {
     /// Moves about `budget` entries of the present half-turn, or of the next one, into the ring. Returns true if none is
     /// left.
     fn bring_in(&mut self, half: u64, budget: usize) -> bool {
-        let id = self.far(half);
-        if self.chain(id).is_empty() {
+        let index = self.index(half);
+        if !self.places.occupied.is_set(index) {
             return true;
         }
-        let mut chain = self.whole(id);
-        let (chains, occupied) = (&mut self.chains, &mut self.occupied);
+        let mut chain = *self.places.whole(At(index), &mut self.pool);
+        let Places { chains, occupied, .. } = &mut self.places;
         let (granularity, mask) = (self.granularity, self.ring - 1);
         let offset_of = |entry: &E| granularity.div_ceil(entry.deadline()) as usize & mask;
         self.pool.take(&mut chain, budget, |pool, entries| {
@@ -371,11 +348,14 @@ impl<E: Timed> Buckets<E> {
             for (offset, entry) in offsets.into_iter().zip(entries) {
                 if !pool.push(&mut chains[offset], *entry) {
                     pool.push_in_a_fresh_block(&mut chains[offset], *entry);
-                    occupied.set(offset, true);
+                    occupied.set(offset);
                 }
             }
         });
-        self.put(id, chain);
+        self.places.put(At(index), chain);
+        if chain.is_empty() {
+            self.near = self.near.max(self.last_tick(half));
+        }
         chain.is_empty()
     }
 
@@ -403,46 +383,38 @@ impl<E: Timed> Buckets<E> {
     pub(crate) fn clear(&mut self) {
         // A sweep would not do: it goes from where the last one stopped to the end of its round, and leaves the chains
         // before.
-        self.chains.fill(Chain::new());
-        self.beyond.clear();
-        self.occupied = Occupancy::new(self.occupied.len());
+        self.places = Places::new(self.ring, self.places.occupied.len());
         self.pool = Pool::new(self.ring);
-        self.sweep = Sweep::new();
         self.len = 0;
-    }
-
-    /// Returns all chains that have entries, each behind the part of it that a sweep has set aside.
-    fn parts(&self) -> impl Iterator<Item = (ChainId, &Chain<E>)> {
-        let here = self.chains.iter().enumerate().map(|(index, chain)| (At(index), chain));
-        let beyond = self.beyond.iter().map(|(half, chain)| (Beyond(*half), chain));
-        let kept = [(self.sweep.chain, &self.sweep.kept)].into_iter();
-        kept.chain(here).chain(beyond).filter(|(_, chain)| !chain.is_empty())
+        self.set_bounds();
     }
 
     /// Returns all entries, in no order of deadlines.
     pub(super) fn iter(&self) -> impl Iterator<Item = &E> {
-        self.parts().flat_map(|(_, chain)| self.pool.iter(chain))
+        self.places.parts().flat_map(|(_, chain)| self.pool.iter(chain))
     }
 
     /// Panics if an invariant is broken.
     pub(crate) fn check_invariants(&self) {
         assert_eq!(self.present, self.half_of(Tick(self.now.0.saturating_add(1))), "the present");
-        for (id, chain) in self.parts() {
+        let mut entries = 0;
+        for (place, chain) in self.places.parts() {
+            entries += chain.len;
             for entry in self.pool.iter(chain) {
                 let tick = self.tick_of(entry.deadline());
                 let half = self.half_of(tick);
-                let is_near = half - self.present <= 1 && id == At(self.offset(tick.0));
-                let is_far = half > self.present && id == self.far(half);
+                let is_near = half - self.present <= 1 && place == At(self.offset(tick.0));
+                let is_far = half > self.present && place == self.far(half);
                 assert!(is_near || is_far, "WHEEL-1: tick {} is in the wrong place", tick.0);
                 assert!(tick > self.now, "WHEEL-1: tick {} has passed", tick.0);
             }
-            assert!(!self.chain(id).is_empty(), "SWEEP-1: the rest of a chain");
         }
-        assert!(self.beyond.values().all(|chain| !chain.is_empty()), "an empty chain is beyond");
-        for (index, chain) in self.chains.iter().enumerate() {
-            assert_eq!(self.occupied.is_set(index), !chain.is_empty(), "the bit at {index}");
-        }
-        assert_eq!(self.parts().map(|(_, chain)| chain.len).sum::<usize>(), self.len, "entries");
-        self.pool.check_invariants(self.parts().map(|(_, chain)| chain));
+        assert_eq!(entries, self.len, "the number of entries");
+        assert!(
+            self.half_of(self.near) - self.present <= 1,
+            "entries go to a bucket before its time"
+        );
+        self.places.check_invariants();
+        self.pool.check_invariants(self.places.parts().map(|(_, chain)| chain));
     }
 }

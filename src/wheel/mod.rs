@@ -31,6 +31,7 @@ mod chain;
 pub(crate) mod entry;
 mod keyed;
 mod occupancy;
+mod places;
 mod slots;
 mod sweep;
 

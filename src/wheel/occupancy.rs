@@ -27,11 +27,19 @@ impl Occupancy {
         self.words.len() * WORD
     }
 
-    pub(super) fn set(&mut self, index: usize, is_set: bool) {
+    pub(super) fn set(&mut self, index: usize) {
         let word = index / WORD;
-        put_bit(&mut self.words[word], index % WORD, is_set);
+        self.words[word] |= 1 << (index % WORD);
+        self.upper[word / WORD] |= 1 << (word % WORD);
+    }
+
+    pub(super) fn clear(&mut self, index: usize) {
+        let word = index / WORD;
+        self.words[word] &= !(1 << (index % WORD));
         // The upper bit is for the whole word, so it goes only with the last chain of it.
-        put_bit(&mut self.upper[word / WORD], word % WORD, self.words[word] != 0);
+        if self.words[word] == 0 {
+            self.upper[word / WORD] &= !(1 << (word % WORD));
+        }
     }
 
     pub(super) fn is_set(&self, index: usize) -> bool {
@@ -53,10 +61,6 @@ impl Occupancy {
     pub(super) fn next_around(&self, range: Range<usize>, start: usize) -> Option<usize> {
         self.next(start..range.end).or_else(|| self.next(range.start..start))
     }
-}
-
-fn put_bit(word: &mut u64, bit: usize, is_set: bool) {
-    *word = *word & !(1 << bit) | u64::from(is_set) << bit;
 }
 
 /// Returns the first bit from `from` on that is set: in the word of `from`, or in the next word that is not zero, which
@@ -84,7 +88,7 @@ mod tests {
         for buckets in [2_usize, 64, 128, 4096, 1 << 15] {
             let mut occupancy = Occupancy::new(buckets);
             let set: Vec<_> = (0..buckets).filter(|bucket| bucket * 7919 % 97 == 3).collect();
-            set.iter().for_each(|bucket| occupancy.set(*bucket, true));
+            set.iter().for_each(|bucket| occupancy.set(*bucket));
             let step = buckets / 128 + 1;
             for from in (0..buckets).step_by(step) {
                 let walked = set.iter().copied().find(|bucket| *bucket >= from);
@@ -92,7 +96,7 @@ mod tests {
             }
             for bucket in &set {
                 assert!(occupancy.is_set(*bucket));
-                occupancy.set(*bucket, false);
+                occupancy.clear(*bucket);
             }
             assert_eq!(occupancy.next(0..buckets), None, "all are clear again");
         }
@@ -102,18 +106,18 @@ mod tests {
     #[test]
     fn a_bucket_is_found_across_thousands_of_empty_ones() {
         let mut occupancy = Occupancy::new(1 << 15);
-        occupancy.set(30_000, true);
+        occupancy.set(30_000);
         assert_eq!(occupancy.next(0..1 << 15), Some(30_000));
-        occupancy.set(9_000, true);
+        occupancy.set(9_000);
         assert_eq!(occupancy.next(70..1 << 15), Some(9_000));
-        occupancy.set(9_000, false);
+        occupancy.clear(9_000);
         assert_eq!(occupancy.next(70..1 << 15), Some(30_000));
     }
 
     #[test]
     fn the_last_bucket_of_the_range_counts_and_the_one_after_does_not() {
         let mut occupancy = Occupancy::new(256);
-        occupancy.set(200, true);
+        occupancy.set(200);
         assert_eq!(occupancy.next(3..201), Some(200));
         assert_eq!(occupancy.next(3..200), None);
         assert_eq!(occupancy.next(201..256), None);

@@ -3,35 +3,12 @@
 //! The wheel does not know which of its entries are stale. Two functions ask the caller, and drop the stale entries that
 //! they meet: [`first`](Buckets::first) finds the earliest live entry, and [`sweep`](Buckets::sweep) goes through
 //! all chains block by block and goes on where it stopped.
-//!
-//! ```text
-//!   a chain that is swept:   kept [ e e e ] [ e e ]  <── live ones ──  [ e . e ] [ . e . ] [ e ]  the rest
-//! ```
-//!
-//! - SWEEP-1 A chain that is half swept has two parts: `kept`, and behind that the rest, which lies where the chain does
-//!   and is not empty. Whoever takes entries out of the chain puts the parts together first, by
-//!   [`whole`](Buckets::whole), and the sweep begins the chain anew.
 
-use super::buckets::ChainId::{At, Beyond};
-use super::buckets::{Buckets, ChainId};
+use super::buckets::Buckets;
 use super::chain::{Chain, Timed};
-
-/// Where the next step of a sweep goes on.
-pub(super) struct Sweep<E> {
-    pub(super) chain: ChainId,
-    /// The live entries of that chain that have been looked at.
-    pub(super) kept: Chain<E>,
-}
-
-impl<E: Timed> Sweep<E> {
-    pub(super) fn new() -> Sweep<E> {
-        Sweep { chain: At(0), kept: Chain::new() }
-    }
-}
+use super::places::Place;
 
 impl<E: Timed> Buckets<E> {
-    // ----- what comes next -----------------------------------------------------------------
-
     /// Returns the earliest deadline of a live entry. If it would have to look at more than about `budget` entries, it
     /// returns a time that is no later.
     pub(crate) fn first(
@@ -39,12 +16,7 @@ impl<E: Timed> Buckets<E> {
         mut budget: usize,
         mut is_live: impl FnMut(&E) -> bool,
     ) -> Option<u64> {
-        let first_near = |wheel: &Self| {
-            // The ring begins at the next tick.
-            let start = wheel.offset(wheel.now.0.wrapping_add(1));
-            wheel.occupied.next_around(0..wheel.ring, start).map(At)
-        };
-        let near = self.first_of(first_near, &mut budget, &mut is_live);
+        let near = self.first_of(Buckets::first_near, &mut budget, &mut is_live);
         // A near entry of the present half-turn comes before everything that is far. One of the next half-turn need
         // not, because others of that half-turn may still be far.
         if near.is_some_and(|near| self.half_of(self.tick_of(near)) == self.present) {
@@ -60,87 +32,41 @@ impl<E: Timed> Buckets<E> {
     /// are dropped, and `next` finds another one.
     fn first_of(
         &mut self,
-        next: impl Fn(&Self) -> Option<ChainId>,
+        next: impl Fn(&Self) -> Option<Place>,
         budget: &mut usize,
         is_live: &mut impl FnMut(&E) -> bool,
     ) -> Option<u64> {
         loop {
-            let id = next(self)?;
-            let (min, len) = (self.chain(id).min, self.len_of(id));
+            let place = next(self)?;
+            let (min, len) = (self.places.get(place).min, self.places.len(place));
             // Mostly the first entry is live, and then one look is enough. If it is gone, its deadline is still no later
             // than the others, and a search may cost too much.
             if is_live(&min) || len > *budget {
                 return Some(min.deadline());
             }
             *budget -= len;
-            let (mut chain, mut kept) = (self.whole(id), Chain::new());
-            self.pool.sift(&mut chain, &mut kept, usize::MAX, &mut *is_live);
-            self.put(id, kept);
-            self.len -= len - kept.len;
-            if !kept.is_empty() {
-                return Some(kept.min.deadline());
+            let (chain, mut live) = (self.places.whole(place, &mut self.pool), Chain::new());
+            self.pool.sift(chain, &mut live, usize::MAX, &mut *is_live);
+            self.places.put(place, live);
+            self.len -= len - live.len;
+            if !live.is_empty() {
+                return Some(live.min.deadline());
             }
         }
     }
-
-    // ----- sweeping ------------------------------------------------------------------------
 
     /// Looks at about `budget` entries, from where the last call stopped, and drops those that are stale. Returns true if
     /// this call has come to the end of a round.
     pub(crate) fn sweep(&mut self, budget: usize, mut is_live: impl FnMut(&E) -> bool) -> bool {
-        let mut looked_at = 0;
-        while looked_at < budget {
-            // The chain at which the last call stopped may be gone by now.
-            let Some(id) = self.next_to_sweep() else {
-                self.sweep = Sweep::new();
-                return true;
-            };
-            self.sweep.chain = id;
-            let (mut rest, kept) = (self.chain(id), &mut self.sweep.kept);
-            let before = rest.len + kept.len;
+        let mut left = budget;
+        while left > 0 {
+            let step = self.places.sweep(&mut self.pool, left, &mut is_live);
+            let Some((looked_at, dropped)) = step else { return true };
             // Each chain counts one more than its entries, so a walk over short ones comes to its end too.
-            looked_at += 1 + self.pool.sift(&mut rest, kept, budget - looked_at, &mut is_live);
-            self.len -= before - rest.len - kept.len;
-            if rest.is_empty() {
-                rest = core::mem::replace(&mut self.sweep.kept, Chain::new());
-                self.sweep.chain = match id {
-                    At(index) => At(index + 1),
-                    // It goes on to the half-turn before.
-                    Beyond(half) => Beyond(half - 1),
-                };
-            }
-            self.put(id, rest);
+            left = left.saturating_sub(looked_at + 1);
+            self.len -= dropped;
         }
         false
-    }
-
-    /// Returns the chain that is swept, or the next one if it is empty: those with an index, and then the others from the
-    /// last one on.
-    fn next_to_sweep(&self) -> Option<ChainId> {
-        let most = match self.sweep.chain {
-            At(index) => match self.occupied.next(index..self.occupied.len()) {
-                Some(index) => return Some(At(index)),
-                None => u64::MAX,
-            },
-            Beyond(half) => half,
-        };
-        self.beyond.range(..=most).next_back().map(|(half, _)| Beyond(*half))
-    }
-
-    /// Returns a chain with the part that a sweep has set aside (SWEEP-1). The caller puts back what it becomes.
-    pub(super) fn whole(&mut self, id: ChainId) -> Chain<E> {
-        let rest = self.chain(id);
-        if self.sweep.chain != id {
-            return rest;
-        }
-        let kept = core::mem::replace(&mut self.sweep.kept, Chain::new());
-        self.pool.join(kept, rest)
-    }
-
-    /// Returns the number of entries of a chain.
-    pub(super) fn len_of(&self, id: ChainId) -> usize {
-        let kept = if self.sweep.chain == id { self.sweep.kept.len } else { 0 };
-        self.chain(id).len + kept
     }
 }
 
