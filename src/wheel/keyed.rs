@@ -13,7 +13,7 @@
 //! `ready` and `behind` hold the entries of ticks that the buckets have reached, and the buckets those of later ticks. So
 //! the first of `ready` and `behind` is the first of all.
 
-use alloc::collections::{BTreeMap, BinaryHeap, VecDeque};
+use alloc::collections::{BinaryHeap, VecDeque};
 use alloc::vec::Vec;
 use core::cmp::{Ordering, Reverse};
 use core::fmt;
@@ -282,7 +282,7 @@ impl<T> Wheel<T> {
 
     /// Makes an entry for a value, which stands for it from now on.
     fn file(&mut self, slot: u32) {
-        let filed = &mut self.slots[slot];
+        let Some(filed) = self.slots.get_mut(slot) else { return };
         // If it wraps, a stale entry from long ago may stand for the value as well. Then both are filed again when
         // they come up, and one of them becomes stale by that.
         filed.filing = filed.filing.wrapping_add(1);
@@ -539,10 +539,10 @@ impl<T> Wheel<T> {
                 self.slots.get(soon.slot).into_iter().for_each(|slot| prefetch(slot));
             }
             let KeyedEntry { slot, filing, .. } = *entry;
-            if !is_live(&self.slots, slot, filing) {
+            let Some(Slot { deadline, order, .. }) = filed(&self.slots, slot, filing) else {
                 continue;
-            }
-            let Slot { deadline, order, .. } = self.slots[slot];
+            };
+            let (deadline, order) = (*deadline, *order);
             // It was reset to a later tick. Within this tick, `first_ready` sees to it.
             if deadline > self.now && self.buckets.tick_of(deadline) > tick {
                 self.file(slot);
@@ -573,7 +573,7 @@ impl<T> Wheel<T> {
     fn first_ready(&mut self) -> Option<(Ready, bool)> {
         loop {
             let (first, is_ready) = self.first_filed()?;
-            let filed = self.slots.get(first.slot).filter(|slot| slot.is_filed_as(first.filing));
+            let filed = filed(&self.slots, first.slot, first.filing);
             let due = filed.map(|slot| (slot.deadline, slot.order));
             if due == Some((first.deadline, first.order)) {
                 return Some((first, is_ready));
@@ -630,8 +630,7 @@ impl<T> Wheel<T> {
             return None;
         }
         self.take_ready(is_ready);
-        let generation = self.slots[first.slot].generation;
-        let key = WheelKey { slot: first.slot, generation };
+        let key = self.key_at(first.slot)?;
         Some((key, first.deadline, self.vacate(key)?))
     }
 
@@ -659,12 +658,12 @@ impl<T> Wheel<T> {
             let mut moved = core::mem::take(&mut self.given_out);
             let slots = &self.slots;
             let first = self.buckets.first(budget, |entry| {
-                let is_live = is_live(slots, entry.slot, entry.filing);
-                let has_moved = is_live && slots[entry.slot].deadline != entry.deadline;
+                let filed = filed(slots, entry.slot, entry.filing);
+                let has_moved = filed.is_some_and(|slot| slot.deadline != entry.deadline);
                 if has_moved {
                     moved.push(*entry);
                 }
-                is_live && !has_moved
+                filed.is_some() && !has_moved
             });
             let is_known = moved.is_empty();
             budget = budget.saturating_sub(moved.len());
@@ -692,20 +691,18 @@ impl<T> Wheel<T> {
         self.buckets.check_invariants();
         self.slots.check_invariants(self.len);
         let ready = || self.ready.iter().chain(self.behind.iter().map(|Reverse(ready)| ready));
-        let mut filed: BTreeMap<u32, u32> = self.slots.iter().map(|(slot, _)| (slot, 0)).collect();
-        let mut count = |slot: u32, filing, deadline| {
-            if is_live(&self.slots, slot, filing) {
-                *filed.entry(slot).or_default() += 1;
-                let is_in_time = deadline <= self.slots[slot].deadline;
-                assert!(is_in_time, "slot {slot} is filed too late");
+        let entries = self.buckets.iter().map(|entry| (entry.slot, entry.filing, entry.deadline));
+        let entries = entries.chain(ready().map(|it| (it.slot, it.filing, it.deadline)));
+        let mut live = Vec::new();
+        for (slot, filing, deadline) in entries {
+            if let Some(filed) = filed(&self.slots, slot, filing) {
+                assert!(deadline <= filed.deadline, "slot {slot} is filed too late");
+                live.push(slot);
             }
-        };
-        self.buckets.iter().for_each(|entry| count(entry.slot, entry.filing, entry.deadline));
-        ready().for_each(|ready| count(ready.slot, ready.filing, ready.deadline));
-        assert!(
-            filed.values().all(|count| *count == 1),
-            "a value has one entry that stands for it"
-        );
+        }
+        live.sort_unstable();
+        let values = self.slots.iter().map(|(slot, _)| slot);
+        assert!(values.eq(live), "a value has one entry that stands for it");
         assert!(self.ready.iter().is_sorted(), "`ready` is out of order");
         let reached = self.buckets.now();
         let is_late = ready().any(|ready| self.buckets.tick_of(ready.deadline) > reached);
@@ -726,10 +723,13 @@ const KEPT: usize = 256;
 /// The memory of so many blocks is kept when the wheel is empty.
 const BLOCKS_KEPT: usize = 256;
 
-/// Returns true if the entry of this filing stands for the value in this slot. The page of the slot may have been
-/// given back.
+/// Returns the slot for whose value the entry of this filing stands. The page of the slot may have been given back.
+fn filed<T>(slots: &Slots<T>, slot: u32, filing: u32) -> Option<&Slot<T>> {
+    slots.get(slot).filter(|slot| slot.filing == filing && slot.value.is_some())
+}
+
 fn is_live<T>(slots: &Slots<T>, slot: u32, filing: u32) -> bool {
-    slots.get(slot).is_some_and(|slot| slot.is_filed_as(filing))
+    filed(slots, slot, filing).is_some()
 }
 
 impl<T> fmt::Debug for Wheel<T> {
@@ -772,7 +772,7 @@ mod tests {
         let mut wheel = Wheel::new(4);
         let first = wheel.insert(1, 'a');
         wheel.remove(first);
-        wheel.slots[0].generation = u32::MAX;
+        wheel.slots.get_mut(0).expect("a slot").generation = u32::MAX;
         let last = wheel.insert(1, 'b');
         assert_eq!((last.slot, last.generation), (0, u32::MAX));
         assert_eq!(wheel.remove(last), Some('b'));
