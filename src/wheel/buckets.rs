@@ -352,8 +352,9 @@ impl<E: Timed> Buckets<E> {
                 }
             }
         });
-        self.places.put(At(index), chain);
+        self.places.chains[index] = chain;
         if chain.is_empty() {
+            self.places.emptied(At(index));
             self.near = self.near.max(self.last_tick(half));
         }
         chain.is_empty()

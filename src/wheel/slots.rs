@@ -171,19 +171,20 @@ impl<T> Slots<T> {
         let was_full = page.taken == most;
         page.taken -= 1;
         let is_empty = page.taken == 0;
-        if was_full {
-            self.open.push(number as u32);
-        }
-        if is_empty {
-            self.emptied(number as u32);
+        if was_full || is_empty {
+            self.note(number as u32, was_full);
         }
         Some(value)
     }
 
-    /// Keeps a page that has become empty as the spare one if it is small, and gives the one before back. A large page goes
-    /// back at once.
+    /// Notes that a page was full, and has room now, or that it has become empty. A small page that is empty is kept as the
+    /// spare one, and the one before goes back. A large page goes back at once.
     #[cold]
-    fn emptied(&mut self, number: u32) {
+    fn note(&mut self, number: u32, was_full: bool) {
+        if was_full {
+            self.open.push(number);
+            return;
+        }
         let page = self.page(number as usize);
         let is_small = page.is_some_and(|page| page.slots.len() <= 1 << PAGES);
         let before = if is_small { core::mem::replace(&mut self.spare, number) } else { number };
