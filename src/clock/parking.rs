@@ -3,9 +3,11 @@
 //! A wake that comes before the sleep ends it (WAKE-3). The page [`waking`](crate::docs::waking) tells until when a thread
 //! sleeps, and who wakes it.
 
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::{Wake, Waker};
 use std::time::Duration;
+
+use once_cell::sync::OnceCell;
 
 use crate::platform::impls::impl_debug;
 use crate::platform::sleep::{KernelTimer, TAKES_KERNEL_TIMERS, boot_time, on_time};
@@ -17,7 +19,7 @@ struct Parker {
     state: Mutex<ParkerState>,
     left: Condvar,
     /// Made for the first sleep that takes it.
-    timer: OnceLock<KernelTimer>,
+    timer: OnceCell<KernelTimer>,
 }
 
 struct ParkerState {
@@ -29,18 +31,27 @@ struct ParkerState {
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 impl Parker {
-    fn park_on_condvar(&self, timeout: Duration) {
+    fn park_on_condvar(&self, timeout: Option<Duration>) {
         let mut state = lock(&self.state);
+        // The look at the token and the wait are under one lock, so no wake comes between them (WAKE-3).
         if !state.token {
-            let woken = on_time(|| self.left.wait_timeout(state, timeout));
-            state = woken.unwrap_or_else(PoisonError::into_inner).0;
+            let left = &self.left;
+            state = match timeout {
+                None => left.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(timeout) => {
+                    let woken = on_time(|| left.wait_timeout(state, timeout));
+                    woken.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
         }
-        state.token = false;
+        state.token = false; // this sleep has taken it
     }
 
     /// Returns false if there is no timer, or the system refuses. Then it has not slept.
     fn park_on_timer(&self, timeout: Duration, counts_suspension: bool) -> bool {
-        let Some(timer) = self.timer() else { return false };
+        // Most parkers never need one, and it is a handle of the system.
+        let timer = self.timer.get_or_try_init(|| KernelTimer::new().ok_or(()));
+        let Ok(timer) = timer else { return false };
         let mut state = lock(&self.state);
         debug_assert!(!state.is_on_timer, "two threads sleep with one `Sleeper`");
         // The timer is set under the lock, and so is `is_on_timer`, and the wait comes after that. So a wake
@@ -62,15 +73,6 @@ impl Parker {
         state.token = false;
         true
     }
-
-    fn timer(&self) -> Option<&KernelTimer> {
-        if self.timer.get().is_none() {
-            // Most parkers never need one, and it is a handle of the system.
-            let timer = KernelTimer::new()?;
-            return Some(self.timer.get_or_init(|| timer));
-        }
-        self.timer.get()
-    }
 }
 
 /// What a [`Clock`](crate::Clock) puts the tick thread to sleep with.
@@ -83,17 +85,12 @@ impl Sleeper {
     /// Makes a sleeper for the calling thread.
     pub fn new() -> Sleeper {
         let state = Mutex::new(ParkerState { token: false, is_on_timer: false });
-        Sleeper(Arc::new(Parker { state, left: Condvar::new(), timer: OnceLock::new() }))
+        Sleeper(Arc::new(Parker { state, left: Condvar::new(), timer: OnceCell::new() }))
     }
 
     /// Sleeps until woken. It may return early.
     pub fn sleep(&self) {
-        let mut state = lock(&self.0.state);
-        // The look at the token and the wait are under one lock, so no wake comes between them (WAKE-3).
-        if !state.token {
-            state = self.0.left.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-        state.token = false; // this sleep has taken it
+        self.0.park_on_condvar(None);
     }
 
     /// Sleeps until woken, for this long at most. It may return early.
@@ -101,7 +98,7 @@ impl Sleeper {
         // On some systems the timed waits of std are not exact.
         let has_slept = TAKES_KERNEL_TIMERS && self.0.park_on_timer(timeout, false);
         if !has_slept {
-            self.0.park_on_condvar(timeout);
+            self.0.park_on_condvar(Some(timeout));
         }
     }
 
@@ -112,7 +109,7 @@ impl Sleeper {
             // A condition variable may stand still during a suspension. So a clock that runs on is looked at now and
             // then.
             let most = if boot_time().is_some() { LOOK_AGAIN } else { timeout };
-            self.0.park_on_condvar(timeout.min(most));
+            self.0.park_on_condvar(Some(timeout.min(most)));
         }
     }
 

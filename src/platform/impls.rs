@@ -6,10 +6,10 @@ macro_rules! impl_debug {
         $type:ident $(<$($lifetime:lifetime $(,)?)? $($parameter:ident $(: $bound:path)?),*>)?,
         $this:ident $(, $name:ident: $value:expr)*
     ) => {
-        impl $(<$($parameter $(: $bound)?),*>)? ::std::fmt::Debug
+        impl $(<$($parameter $(: $bound)?),*>)? ::core::fmt::Debug
             for $type $(<$($lifetime,)? $($parameter),*>)?
         {
-            fn fmt(&$this, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
+            fn fmt(&$this, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
                 let mut shown = f.debug_struct(stringify!($type));
                 $(shown.field(stringify!($name), &$value);)*
                 shown.finish_non_exhaustive()
@@ -20,6 +20,7 @@ macro_rules! impl_debug {
 pub(crate) use impl_debug;
 
 /// Writes methods of a trait for a pointer: each calls that of the target, also where the trait has a default.
+#[cfg(feature = "std")]
 macro_rules! call_target {
     ($(fn $method:ident(&self $(, $argument:ident: $type:ty)*) $(-> $result:ty)?;)*) => {$(
         fn $method(&self $(, $argument: $type)*) $(-> $result)? {
@@ -27,4 +28,5 @@ macro_rules! call_target {
         }
     )*};
 }
+#[cfg(feature = "std")]
 pub(crate) use call_target;
