@@ -36,8 +36,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_utils::CachePadded;
 
-use super::entry::QueuedTask;
-use super::queue::SMALL;
+use super::queue::{QueuedTask, SMALL};
 use super::run_loop::Quit;
 use super::turn;
 use crate::backpressure::{Backpressure, Flow, PendingLimit};

@@ -111,7 +111,6 @@
 //! | an exception ends the program | | a panic is caught and reported ([`LoopBuilder::on_panic`]), and the loop goes on |
 //! | `ShadowLooper.idleFor` | `TaskEnvironment::FastForwardBy` | [`LoopBuilder::clock`] with a [`ManualClock`](crate::ManualClock) |
 
-mod entry;
 mod inbox;
 mod local;
 mod looper;

@@ -18,15 +18,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use super::entry::QueuedTask;
-use super::inbox::{OutOfQueue, Shared};
+use super::inbox::{Drained, OutOfQueue, Shared};
 use super::local::LocalTable;
 use super::looper::Next;
 use super::pump::{Delegate, MessagePump};
-use super::queue::LoopQueue;
+use super::queue::{QueuedTask, Tasks, give_back};
 use super::run_loop::{Quit, RunQuit};
 use crate::Repeat;
-use crate::job::Ran;
+use crate::job::{Owner, Ran};
 use crate::platform::impls::impl_debug;
 use crate::platform::sync::{AtomicBool, local};
 
@@ -46,8 +45,18 @@ impl_debug!(LoopCore, self, shared: self.shared);
 pub(super) struct LoopCore {
     pub(super) shared: Arc<Shared>,
     pub(super) locals: LocalTable,
-    queue: LoopQueue,
     pump: Box<dyn MessagePump>,
+    /// The tasks that have come out of the inbox, and wait for their turns.
+    tasks: RefCell<Tasks>,
+    /// As the inbox said when it was last drained.
+    quit: Cell<Quit>,
+    /// When the first delayed task is due, or earlier if that one has been cancelled or moved. For a loop that sleeps it is
+    /// the time that the inbox was told, because the pump must not wait longer than posters assume (INBOX-1).
+    first: Cell<Option<Instant>>,
+    /// The loop has gone to sleep, and has not been called since.
+    is_asleep: Cell<bool>,
+    /// The idle handlers have run in this idle phase.
+    has_idled: Cell<bool>,
     /// The runs, the innermost last.
     runs: RefCell<Vec<ActiveRun>>,
     /// How many tasks have run.
@@ -75,10 +84,14 @@ enum RunKind {
 impl LoopCore {
     pub(super) fn new(shared: Arc<Shared>, pump: Box<dyn MessagePump>) -> Rc<LoopCore> {
         Rc::new(LoopCore {
-            queue: LoopQueue::new(Arc::clone(&shared)),
             shared,
             locals: LocalTable::default(),
             pump,
+            tasks: RefCell::default(),
+            quit: Cell::default(),
+            first: Cell::default(),
+            is_asleep: Cell::default(),
+            has_idled: Cell::default(),
             runs: RefCell::default(),
             ran: Cell::new(0),
             idle_handlers: RefCell::default(),
@@ -117,14 +130,14 @@ impl LoopCore {
         let mut did = self.do_delayed_work() || did;
         loop {
             // Immediate tasks do not set `changed`, so the inbox is looked into.
-            if did && (self.queue.drain_inbox() || self.queue.has_work(self.is_nested())) {
+            if did && (self.drain_inbox() || self.has_work()) {
                 return Next::Now;
             }
             did = self.do_idle_work();
             if !did {
                 // It sleeps, or a run has to end.
-                let next = self.queue.first.get().map_or(Next::Idle, Next::At);
-                return if self.queue.is_asleep.get() { next } else { Next::Quit };
+                let next = self.first.get().map_or(Next::Idle, Next::At);
+                return if self.is_asleep.get() { next } else { Next::Quit };
             }
         }
     }
@@ -143,26 +156,26 @@ impl LoopCore {
 
 impl Delegate for LoopCore {
     fn do_work(&self) -> bool {
-        self.run_next(LoopQueue::next_immediate)
+        self.run_next(LoopCore::next_immediate)
     }
 
     fn do_delayed_work(&self) -> bool {
-        self.run_next(LoopQueue::next_delayed)
+        self.run_next(LoopCore::next_delayed)
     }
 
     fn next_delayed_work(&self) -> Option<Instant> {
-        self.queue.first.get()
+        self.first.get()
     }
 
     fn do_idle_work(&self) -> bool {
-        self.queue.wake_up();
+        self.wake_up();
         if self.quit_if_told() {
             return false;
         }
-        if self.queue.has_work(self.is_nested()) {
+        if self.has_work() {
             return true; // the inbox was drained since, for example for a quit
         }
-        if self.queue.quit.get() == Quit::No && !self.was_told(|run| &run.when_idle) {
+        if self.quit.get() == Quit::No && !self.was_told(|run| &run.when_idle) {
             if self.run_kind() == Some(RunKind::UntilIdle) {
                 return false;
             }
@@ -170,13 +183,15 @@ impl Delegate for LoopCore {
                 self.quit_if_told();
                 return true;
             }
-            return !self.queue.go_to_sleep();
+            return !self.go_to_sleep();
         }
         // A nested run that has deferred a task ends alone, and leaves that task to the outermost run. Otherwise the loop
         // ends when no run has anything left that may start.
-        if self.queue.quit.get() != Quit::No && !(self.is_nested() && self.queue.has_deferred()) {
-            self.queue.quit.set(self.shared.quit_if_empty());
-            if self.queue.quit.get() != Quit::Now {
+        if self.quit.get() != Quit::No
+            && !(self.is_nested() && !self.tasks.borrow().deferred.is_empty())
+        {
+            self.quit.set(self.shared.quit_if_empty());
+            if self.quit.get() != Quit::Now {
                 return true; // something has come in
             }
         }
@@ -187,15 +202,15 @@ impl Delegate for LoopCore {
 
 impl LoopCore {
     /// Runs the next task of one sort, or skips as many cancelled ones as one call may. Returns false if there is none.
-    fn run_next(&self, next: impl Fn(&LoopQueue, bool) -> Option<QueuedTask>) -> bool {
-        self.queue.wake_up();
-        self.queue.check_invariants();
+    fn run_next(&self, next: impl Fn(&LoopCore) -> Option<QueuedTask>) -> bool {
+        self.wake_up();
+        self.check_invariants();
         // Asked before and after the task, because a quit from elsewhere and the task itself may end the run.
         if self.quit_if_told() {
             return false;
         }
         for _ in 0..MAX_SKIPPED {
-            let Some(task) = next(&self.queue, self.is_nested()) else { return false };
+            let Some(task) = next(self) else { return false };
             if self.run_task(&task) {
                 break;
             }
@@ -215,7 +230,7 @@ impl LoopCore {
             Ran::Again | Ran::ForTheLastTime => {}
         }
         self.ran.set(self.ran.get() + 1);
-        self.queue.has_idled.set(false); // a new idle phase
+        self.has_idled.set(false); // a new idle phase
         true
     }
 
@@ -223,9 +238,9 @@ impl LoopCore {
     fn must_quit_now(&self) -> bool {
         // A look without the lock, in each call. A hint that comes late costs one turn (INBOX-5).
         if self.shared.has_changed() {
-            self.queue.drain_inbox();
+            self.drain_inbox();
         }
-        self.queue.quit.get() == Quit::Now || self.was_told(|run| &run.now)
+        self.quit.get() == Quit::Now || self.was_told(|run| &run.now)
     }
 
     /// Returns true if the innermost run itself was told to quit in that way.
@@ -253,6 +268,100 @@ impl LoopCore {
         // Each outer run finds out by itself when it is the innermost one.
         if self.run_kind() == Some(RunKind::Pump) {
             self.pump.quit();
+        }
+    }
+
+    // ----- what comes in, and what is next ---------------------------------------------------
+
+    /// Takes over what has come in. Returns true if there is an immediate task.
+    fn drain_inbox(&self) -> bool {
+        loop {
+            let mut tasks = self.tasks.borrow_mut();
+            // Before the two tables are exchanged, or the memory of a peak would go back and forth between them.
+            give_back(&mut tasks.immediate);
+            let Drained { quit, first, is_woken, to_drop } =
+                self.shared.drain(&mut tasks.immediate);
+            let has_immediate = !tasks.immediate.is_empty();
+            drop(tasks);
+            self.is_asleep.set(false);
+            self.quit.set(quit);
+            self.first.set(first);
+            if is_woken {
+                self.has_idled.set(false);
+            }
+            if to_drop.is_empty() {
+                return has_immediate;
+            }
+            // The destructors may post something, so drain again.
+            to_drop.into_iter().for_each(|value| _ = self.shared.catch(|| drop(value)));
+        }
+    }
+
+    /// Returns the next immediate task that may start in the innermost run.
+    #[inline] // a call for each task costs a fifth of a post
+    fn next_immediate(&self) -> Option<QueuedTask> {
+        loop {
+            let task = self.tasks.borrow_mut().pop(self.is_nested());
+            if task.is_some() || !self.drain_inbox() {
+                return task;
+            }
+        }
+    }
+
+    /// Returns the next delayed task that may start now in the innermost run.
+    #[inline] // see `next_immediate`
+    fn next_delayed(&self) -> Option<QueuedTask> {
+        while let Some(now) = self.delayed_is_due() {
+            let (task, first) = self.shared.pop_delayed(now);
+            self.first.set(first);
+            // If there is none, the one that was the first has been cancelled or moved.
+            let task = task?;
+            if task.nests || !self.is_nested() {
+                return Some(task);
+            }
+            self.tasks.borrow_mut().defer(task);
+        }
+        None
+    }
+
+    /// Returns a reading of the clock if the first of the delayed tasks may start by then.
+    fn delayed_is_due(&self) -> Option<Instant> {
+        // Without delayed tasks the clock is not read.
+        self.first.get()?;
+        let now = self.shared.now();
+        // Another task may be the first one by now, because the clock is a user's, and may run the loop.
+        let (first, by) = (self.first.get()?, self.quit.get().starts_by(now)?);
+        (first <= by).then_some(now)
+    }
+
+    /// Returns true if a task may start now in the innermost run.
+    fn has_work(&self) -> bool {
+        // Nothing is borrowed any more when the clock is read.
+        let has_immediate = self.tasks.borrow().has_next(self.is_nested());
+        has_immediate || self.delayed_is_due().is_some()
+    }
+
+    /// Notes that the loop is called again.
+    fn wake_up(&self) {
+        // Most calls find the loop awake, and take no lock.
+        if self.is_asleep.replace(false) {
+            self.shared.wake_up();
+        }
+    }
+
+    /// Puts the loop to sleep until its next deadline, or returns false if something has come (INBOX-1).
+    fn go_to_sleep(&self) -> bool {
+        let (sleeps, first) = self.shared.go_to_sleep();
+        self.first.set(first);
+        self.is_asleep.set(sleeps);
+        self.check_invariants();
+        sleeps
+    }
+
+    /// Checks the inbox in a debug build.
+    fn check_invariants(&self) {
+        if cfg!(debug_assertions) {
+            self.shared.check_invariants(self.is_asleep.get(), self.quit.get());
         }
     }
 
@@ -284,7 +393,7 @@ impl LoopCore {
     /// Runs all handlers, unless they have run in this idle phase, as long as the loop goes on. Returns true if there
     /// were any.
     fn run_idle_handlers(&self) -> bool {
-        if self.queue.has_idled.replace(true) {
+        if self.has_idled.replace(true) {
             return false;
         }
         // A list of its own, because handlers may add and remove handlers, themselves too.
@@ -313,8 +422,16 @@ impl LoopCore {
         if self.is_closed.replace(true) {
             return;
         }
-        // First, because the tickets among the tasks drop their closures in the order in which they would have run.
-        self.queue.close();
+        self.shared.quit(Quit::Now);
+        // The tasks first, because the tickets among them drop their closures in the order in which they would have run.
+        // Their destructors may send values to be dropped here, hence the loop.
+        loop {
+            self.drain_inbox();
+            let Tasks { immediate, deferred } = std::mem::take(&mut *self.tasks.borrow_mut());
+            deferred.into_iter().chain(immediate).for_each(|task| task.job.withdraw());
+            let Some(pending) = self.shared.take_all() else { break };
+            pending.into_iter().for_each(|task| task.job.withdraw());
+        }
         let handlers = std::mem::take(&mut *self.idle_handlers.borrow_mut());
         handlers.into_values().for_each(|handler| _ = self.shared.catch(|| drop(handler)));
         self.locals.clear(&self.shared);
