@@ -91,8 +91,10 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use crate::platform::impls::impl_debug;
-use crate::{Scheduler, Sleeper};
-use shared::Shared;
+use crate::{ScheduleError, Scheduler, Sleeper};
+use items::{Due, Items};
+use shared::{Inside, Shared};
+use taker::Taker;
 
 pub use error::InsertError;
 pub use taker::{Expirations, NextExpired};
@@ -200,7 +202,7 @@ impl<K, V> DelayQueue<K, V> {
 
     /// Returns the number of items, due or not.
     pub fn len(&self) -> usize {
-        self.shared.len()
+        self.shared.all_shards().1.iter().map(|items| items.len()).sum()
     }
 
     /// Returns true if there is no item, due or not.
@@ -212,7 +214,9 @@ impl<K, V> DelayQueue<K, V> {
     ///
     /// It may have to look at all items that are due within the same half of a second.
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.shared.first().map(|first| self.shared.timeline.instant(first))
+        let (_turn, mut shards) = self.shared.all_shards();
+        let first = shards.iter_mut().filter_map(|items| items.first()).min();
+        first.map(|first| self.shared.timeline.instant(first))
     }
 
     // ----- takers --------------------------------------------------------------------------
@@ -315,12 +319,12 @@ impl<K, V> DelayQueue<K, V> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn next(&self) -> NextExpired<'_, K, V> {
-        NextExpired::new(&self.shared)
+        NextExpired { queue: &self.shared, taker: Taker::default(), is_over: false }
     }
 
     /// Returns a stream of the items as they become due.
     pub fn stream(&self) -> Expirations<K, V> {
-        Expirations::new(self.clone())
+        Expirations { queue: self.clone(), taker: Taker::default(), is_over: false }
     }
 
     // ----- the end -------------------------------------------------------------------------
@@ -345,12 +349,20 @@ impl<K, V> DelayQueue<K, V> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn close(&self) -> Vec<Expired<K, V>> {
-        self.shared.close()
+        let (turn, mut shards) = self.shared.all_shards();
+        let items: Vec<_> = shards.iter_mut().map(|items| items.close()).collect();
+        drop((turn, shards));
+        self.shared.close_line();
+        let mut all: Vec<_> = items.into_iter().flat_map(Items::drain).collect();
+        all.sort_by_key(|(due, _)| *due); // it finds the runs, of which each shard is one
+        all.into_iter().map(|(_, out)| self.shared.expired(out)).collect()
     }
 
     /// Returns true if inserts are refused, because the queue or its scheduler has been closed.
     pub fn is_closed(&self) -> bool {
-        self.shared.is_closed()
+        // Asks a shard and not the line, because `close` closes all shards at once, and the line after them. So a thread
+        // that was refused finds the queue closed, and one that finds it closed is refused.
+        self.shared.shard(0).is_closed || self.shared.scheduler.is_closed()
     }
 
     /// Checks all invariants, for tests. No other thread may be inside a call.
@@ -377,8 +389,7 @@ impl<K: Hash + Eq, V> DelayQueue<K, V> {
         value: V,
         delay: Duration,
     ) -> Result<Option<V>, InsertError<K, V>> {
-        let place = self.shared.place(&key);
-        self.shared.put(key, value, place, self.shared.due_after(delay))
+        self.put(key, value, || self.shared.due_after(delay))
     }
 
     /// Puts a value under a key, to come out at an instant. An instant that has passed stays the item's deadline, so the
@@ -394,8 +405,39 @@ impl<K: Hash + Eq, V> DelayQueue<K, V> {
         value: V,
         deadline: Instant,
     ) -> Result<Option<V>, InsertError<K, V>> {
-        let place = self.shared.place(&key);
-        self.shared.put(key, value, place, self.shared.due_at(deadline))
+        self.put(key, value, || self.shared.due_at(deadline))
+    }
+
+    fn put(
+        &self,
+        key: K,
+        value: V,
+        due: impl FnOnce() -> Due,
+    ) -> Result<Option<V>, InsertError<K, V>> {
+        let shared = &*self.shared;
+        let place = shared.place(&key);
+        let due = due();
+        let is_ended = shared.scheduler.is_closed();
+        let mut items = shared.shard(place.shard);
+        if items.is_closed || is_ended {
+            drop(items);
+            return Err(InsertError::new(ScheduleError::Closed, (key, value)));
+        }
+        // If `Eq` panics here, key and value are dropped after the guard, as parameters are.
+        let before = match items.find(place.hash, &key) {
+            Some(found) => Some((items.replace(found, value, due), key)),
+            None if shared.limit.enter() => {
+                items.insert(place.hash, key, value, due);
+                shared.note_table(place, &items);
+                None
+            }
+            None => {
+                drop(items);
+                return Err(InsertError::new(ScheduleError::Full, (key, value)));
+            }
+        };
+        shared.has_come(place, items, due.0);
+        Ok(before.map(|(value, _)| value)) // the key that is not needed is dropped here
     }
 
     /// Moves the deadline of a key to a delay from now, earlier or later. Returns false if the key is not there, because
@@ -403,19 +445,33 @@ impl<K: Hash + Eq, V> DelayQueue<K, V> {
     ///
     /// An item that is due, and that no taker has yet, can be moved away too.
     pub fn reset(&self, key: &K, delay: Duration) -> bool {
-        let place = self.shared.place(key);
-        self.shared.reset(key, place, self.shared.due_after(delay))
+        self.move_to(key, || self.shared.due_after(delay))
     }
 
     /// Moves the deadline of a key to an instant. Returns false if the key is not there.
     pub fn reset_at(&self, key: &K, deadline: Instant) -> bool {
+        self.move_to(key, || self.shared.due_at(deadline))
+    }
+
+    fn move_to(&self, key: &K, due: impl FnOnce() -> Due) -> bool {
         let place = self.shared.place(key);
-        self.shared.reset(key, place, self.shared.due_at(deadline))
+        let due = due();
+        let mut items = self.shared.shard(place.shard);
+        let has_moved = items.reset(place.hash, key, due);
+        if has_moved {
+            self.shared.has_come(place, items, due.0);
+        }
+        has_moved
     }
 
     /// Takes the value of a key out, due or not. Returns `None` if the key is not there.
     pub fn remove(&self, key: &K) -> Option<V> {
-        self.shared.remove(key)
+        let place = self.shared.place(key);
+        let removed = self.shared.shard(place.shard).remove(place.hash, key);
+        let (key, value) = removed?;
+        self.shared.limit.leave();
+        drop(key); // with nothing locked, and when all is counted: it may panic
+        Some(value)
     }
 
     /// Returns true if the key is there, due or not.
@@ -426,7 +482,7 @@ impl<K: Hash + Eq, V> DelayQueue<K, V> {
     /// Returns the deadline of a key.
     pub fn deadline(&self, key: &K) -> Option<Instant> {
         let place = self.shared.place(key);
-        let deadline = self.shared.shard_of(place).deadline(place.hash, key);
+        let deadline = self.shared.shard(place.shard).deadline(place.hash, key);
         deadline.map(|deadline| self.shared.timeline.instant(deadline))
     }
 
@@ -451,7 +507,11 @@ impl<K: Hash + Eq, V> DelayQueue<K, V> {
     /// # Ok::<(), tickwheel::delay::InsertError<&str, i32>>(())
     /// ```
     pub fn with<R>(&self, key: &K, f: impl FnOnce(&mut V) -> R) -> Option<R> {
-        self.shared.with(key, f)
+        let place = self.shared.place(key);
+        let mut items = self.shared.shard(place.shard);
+        let value = items.get_mut(place.hash, key)?; // `f` is dropped after the guard, as parameters are
+        let _inside = Inside::of(&self.shared);
+        Some(f(value))
     }
 }
 

@@ -41,7 +41,7 @@
 
 use std::cell::Cell;
 use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher};
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash};
 use std::num::NonZeroU32;
 use std::ptr;
 use std::sync::{OnceLock, TryLockError};
@@ -52,10 +52,10 @@ use std::time::{Duration, Instant};
 use crossbeam_utils::CachePadded;
 
 use super::Expired;
-use super::error::InsertError;
 use super::firsts::{Firsts, MOST};
 use super::items::{Due, Items, Out};
 use super::table::Hint;
+use crate::Scheduler;
 use crate::backpressure::PendingLimit;
 use crate::clock::tick::Moment;
 use crate::clock::timeline::Timeline;
@@ -64,14 +64,13 @@ use crate::platform::panics::quietly;
 use crate::platform::sync::{AtomicU64, IS_MODEL, Mutex, MutexGuard, Ordering, local, lock};
 use crate::wake::wait_list::{Ticket, WaitList};
 use crate::wake::{AWAKE, asleep};
-use crate::{ScheduleError, Scheduler};
 
 /// What the handles of a queue share.
 pub(super) struct Shared<K, V> {
     pub(super) scheduler: Scheduler,
     pub(super) timeline: Timeline,
     hasher: RandomState,
-    limit: PendingLimit,
+    pub(super) limit: PendingLimit,
     /// A power of two of them.
     shards: Box<[Shard<K, V>]>,
     /// A bit for each shard whose head was lowered since a taker looked at it (SHARD-1). Relaxed: the shard's lock orders a
@@ -92,7 +91,7 @@ pub(super) struct Shared<K, V> {
 type Shard<K, V> = CachePadded<Mutex<Items<K, V>>>;
 
 /// What the takers know.
-struct Turn {
+pub(super) struct Turn {
     /// The latest present that a taker knew.
     latest: Moment,
     firsts: Firsts,
@@ -107,7 +106,7 @@ struct Line {
 /// The shard of a key, and what its table knows of the key.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
-    shard: usize,
+    pub(super) shard: usize,
     pub(super) hash: NonZeroU32,
 }
 
@@ -181,21 +180,27 @@ impl<K, V> Shared<K, V> {
     }
 
     /// A lock may be poisoned by a panic in the closure of `with` or in an `Eq`, which leaves the items whole.
-    fn shard(&self, shard: usize) -> MutexGuard<'_, Items<K, V>> {
+    pub(super) fn shard(&self, shard: usize) -> MutexGuard<'_, Items<K, V>> {
         self.lock(&self.shards[shard])
-    }
-
-    pub(super) fn shard_of(&self, place: Place) -> MutexGuard<'_, Items<K, V>> {
-        self.shard(place.shard)
     }
 
     // ----- in ------------------------------------------------------------------------------
 
-    /// Notes an item that was inserted or moved, whose shard the caller has locked (SHARD-1).
-    fn note_head(&self, shard: usize, items: &mut Items<K, V>, deadline: Moment) {
+    /// Notes an item that was inserted or moved in a shard that is locked (SHARD-1). Unlocks the shard, and wakes the leader
+    /// if it would sleep past the item.
+    pub(super) fn has_come(
+        &self,
+        place: Place,
+        mut items: MutexGuard<'_, Items<K, V>>,
+        deadline: Moment,
+    ) {
         if deadline < items.head {
             items.head = deadline;
-            self.lowered.fetch_or(1 << shard, Ordering::Relaxed);
+            self.lowered.fetch_or(1 << place.shard, Ordering::Relaxed);
+        }
+        drop(items); // before the look at the leader (LINE-1)
+        if deadline.0 < self.asleep_until.load(Ordering::Relaxed) {
+            self.wake_leader_for(deadline);
         }
     }
 
@@ -216,15 +221,9 @@ impl<K, V> Shared<K, V> {
         self.order.as_ref().map(|order| order.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Wakes the leader if it would sleep past an item that has come in. The item's shard is not locked any more (LINE-1).
-    fn wake_leader_for(&self, deadline: Moment) {
-        if deadline.0 < self.asleep_until.load(Ordering::Relaxed) {
-            self.ask_at_the_line(deadline);
-        }
-    }
-
+    /// Asks at the line, and wakes the leader if it would sleep past an item that has come in.
     #[cold]
-    fn ask_at_the_line(&self, deadline: Moment) {
+    fn wake_leader_for(&self, deadline: Moment) {
         let mut line = self.lock(&self.line);
         let leader = line.takers.leader_to_wake(deadline);
         if leader.is_some() {
@@ -336,40 +335,19 @@ impl<K, V> Shared<K, V> {
     // ----- all of it -----------------------------------------------------------------------
 
     /// Locks all shards, for a look at all items at one time.
-    fn all_shards(&self) -> AllShards<'_, K, V> {
-        let taking = self.lock(&self.taking); // for it holds several shards: no two threads do
-        let shards = (0..self.shards.len()).map(|shard| self.shard(shard)).collect();
-        AllShards { shards, _taking: taking }
+    pub(super) fn all_shards(&self) -> (MutexGuard<'_, Turn>, Vec<MutexGuard<'_, Items<K, V>>>) {
+        let turn = self.lock(&self.taking); // because it holds several shards: no two threads do
+        (turn, (0..self.shards.len()).map(|shard| self.shard(shard)).collect())
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.all_shards().shards.iter().map(|items| items.len()).sum()
-    }
-
-    /// Returns the earliest deadline, due or not.
-    pub(super) fn first(&self) -> Option<Moment> {
-        self.all_shards().shards.iter_mut().filter_map(|items| items.first()).min()
-    }
-
-    /// Closes all shards at once, takes all items out, and wakes all takers.
-    pub(super) fn close(&self) -> Vec<Expired<K, V>> {
-        let items: Vec<_> =
-            self.all_shards().shards.iter_mut().map(|items| items.close()).collect();
+    /// Closes the line, and wakes all takers.
+    pub(super) fn close_line(&self) {
         let mut line = self.lock(&self.line);
         line.is_closed = true;
         self.asleep_until.store(AWAKE, Ordering::Relaxed);
         let takers = line.takers.all_to_wake();
         drop(line);
         takers.into_iter().for_each(wake);
-        let mut all: Vec<_> = items.into_iter().flat_map(Items::drain).collect();
-        all.sort_by_key(|(due, _)| *due); // it finds the runs, of which each shard is one
-        all.into_iter().map(|(_, out)| self.expired(out)).collect()
-    }
-
-    /// Asks a shard and not the line, because `close` closes all shards at once, and the line after them. So a thread that
-    /// was refused finds the queue closed, and one that finds it closed is refused.
-    pub(super) fn is_closed(&self) -> bool {
-        self.shard(0).is_closed || self.scheduler.is_closed()
     }
 
     /// Panics if an invariant is broken, for tests.
@@ -391,15 +369,21 @@ impl<K, V> Shared<K, V> {
     }
 }
 
-impl<K: Hash + Eq, V> Shared<K, V> {
+impl<K: Hash, V> Shared<K, V> {
     /// Hashes a key, with nothing locked. To be called before the clock is read, for what it fetches takes a while.
     pub(super) fn place(&self, key: &K) -> Place {
         // A model wants the same hashes in each run.
-        let hash = if IS_MODEL { hash_one_key(key) } else { self.hasher.hash_one(key) };
+        let same = BuildHasherDefault::<DefaultHasher>::default();
+        let hash = if IS_MODEL { same.hash_one(key) } else { self.hasher.hash_one(key) };
         let shard = (hash >> u32::BITS) as usize & (self.shards.len() - 1);
         let hash = NonZeroU32::new(hash as u32).unwrap_or(NonZeroU32::MIN);
         self.prefetch(shard, hash);
         Place { shard, hash }
+    }
+
+    /// Notes where the table of a shard is.
+    pub(super) fn note_table(&self, place: Place, items: &Items<K, V>) {
+        self.hints[place.shard].note(items.table());
     }
 
     /// Fetches what a call reads first, while it reads the clock and takes the lock: the place in the table, and the two
@@ -411,70 +395,6 @@ impl<K: Hash + Eq, V> Shared<K, V> {
         prefetch(shard);
         prefetch(shard.wrapping_add(1));
     }
-
-    pub(super) fn put(
-        &self,
-        key: K,
-        value: V,
-        place: Place,
-        due: Due,
-    ) -> Result<Option<V>, InsertError<K, V>> {
-        let is_ended = self.scheduler.is_closed();
-        let mut items = self.shard_of(place);
-        if items.is_closed || is_ended {
-            drop(items);
-            return Err(InsertError::new(ScheduleError::Closed, (key, value)));
-        }
-        // If `Eq` panics here, key and value are dropped after the guard, as parameters are.
-        let before = match items.find(place.hash, &key) {
-            Some(found) => Some((items.replace(found, value, due), key)),
-            None if self.limit.enter() => {
-                items.insert(place.hash, key, value, due);
-                self.hints[place.shard].note(items.table());
-                None
-            }
-            None => {
-                drop(items);
-                return Err(InsertError::new(ScheduleError::Full, (key, value)));
-            }
-        };
-        self.note_head(place.shard, &mut items, due.0);
-        drop(items);
-        self.wake_leader_for(due.0);
-        Ok(before.map(|(value, _)| value)) // the key that is not needed is dropped here
-    }
-
-    /// Moves the deadline of a key. Returns false if it is not there.
-    pub(super) fn reset(&self, key: &K, place: Place, due: Due) -> bool {
-        let mut items = self.shard_of(place);
-        let has_moved = items.reset(place.hash, key, due);
-        if has_moved {
-            self.note_head(place.shard, &mut items, due.0);
-        }
-        drop(items);
-        if has_moved {
-            self.wake_leader_for(due.0);
-        }
-        has_moved
-    }
-
-    pub(super) fn remove(&self, key: &K) -> Option<V> {
-        let place = self.place(key);
-        let removed = self.shard_of(place).remove(place.hash, key);
-        let (key, value) = removed?;
-        self.limit.leave();
-        drop(key); // with nothing locked, and when all is counted: it may panic
-        Some(value)
-    }
-
-    /// Calls a closure with the value of a key, under the shard's lock.
-    pub(super) fn with<R>(&self, key: &K, f: impl FnOnce(&mut V) -> R) -> Option<R> {
-        let place = self.place(key);
-        let mut items = self.shard_of(place);
-        let value = items.get_mut(place.hash, key)?; // `f` is dropped after the guard, as parameters are
-        let _inside = Inside(INSIDE.with(|inside| inside.replace(ptr::from_ref(self).addr())));
-        Some(f(value))
-    }
 }
 
 local! {
@@ -483,7 +403,13 @@ local! {
 }
 
 /// The time in a closure of `with`. At its end, what was in [`INSIDE`] before comes back.
-struct Inside(usize);
+pub(super) struct Inside(usize);
+
+impl Inside {
+    pub(super) fn of<K, V>(queue: &Shared<K, V>) -> Inside {
+        Inside(INSIDE.with(|inside| inside.replace(ptr::from_ref(queue).addr())))
+    }
+}
 
 impl Drop for Inside {
     fn drop(&mut self) {
@@ -499,18 +425,6 @@ pub(super) enum Wait {
     AsFollower,
     /// The queue is closed.
     Over,
-}
-
-/// All shards, locked.
-struct AllShards<'a, K, V> {
-    shards: Vec<MutexGuard<'a, Items<K, V>>>,
-    _taking: MutexGuard<'a, Turn>,
-}
-
-fn hash_one_key<K: Hash>(key: &K) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    key.hash(&mut hasher);
-    hasher.finish()
 }
 
 /// Wakes a taker. If its waker panics, that is not the business of the caller, whose item would be lost.

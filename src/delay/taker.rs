@@ -86,13 +86,14 @@ impl Taker {
     /// A thread that has something for the leader changes `asleep_until` before it wakes it, so the poll after that sees
     /// the change.
     fn sleeps_well<K, V>(&self, queue: &Shared<K, V>, waker: &Waker) -> bool {
-        let is_set = |(alarm, until): &(Alarm, Moment)| {
-            queue.is_asleep_until(*until)
-                && alarm.will_wake(waker)
-                && alarm.is_pending()
-                && queue.now() < *until
-        };
-        self.alarm.as_ref().is_some_and(is_set)
+        let is_right = |until| queue.is_asleep_until(until) && queue.now() < until;
+        self.set_for(waker).is_some_and(is_right)
+    }
+
+    /// Returns when the alarm rings, if it is set and wakes this waker.
+    fn set_for(&self, waker: &Waker) -> Option<Moment> {
+        let (alarm, until) = self.alarm.as_ref()?;
+        (alarm.will_wake(waker) && alarm.is_pending()).then_some(*until)
     }
 
     /// Sets the alarm, unless it is set already. Returns false if the time has come.
@@ -102,10 +103,7 @@ impl Taker {
         until: Moment,
         waker: &Waker,
     ) -> Result<bool, ScheduleError> {
-        let is_set = |(alarm, at): &(Alarm, Moment)| {
-            *at == until && alarm.will_wake(waker) && alarm.is_pending()
-        };
-        if self.alarm.as_ref().is_some_and(is_set) {
+        if self.set_for(waker) == Some(until) {
             return Ok(true);
         }
         self.alarm = None;
@@ -127,15 +125,9 @@ impl Taker {
 /// It may be dropped at any time. A poll after it was ready waits for one more item.
 #[must_use = "a future does nothing unless it is polled or awaited"]
 pub struct NextExpired<'a, K, V> {
-    queue: &'a Shared<K, V>,
-    taker: Taker,
-    is_over: bool,
-}
-
-impl<'a, K, V> NextExpired<'a, K, V> {
-    pub(super) fn new(queue: &'a Shared<K, V>) -> NextExpired<'a, K, V> {
-        NextExpired { queue, taker: Taker::default(), is_over: false }
-    }
+    pub(super) queue: &'a Shared<K, V>,
+    pub(super) taker: Taker,
+    pub(super) is_over: bool,
 }
 
 impl<K, V> Future for NextExpired<'_, K, V> {
@@ -165,16 +157,12 @@ impl_debug!(NextExpired<'_, K, V>, self, is_over: self.is_over);
 /// it, even if others wait for items. So drop a stream that you do not poll any more.
 #[must_use = "a stream does nothing unless it is polled"]
 pub struct Expirations<K, V> {
-    queue: DelayQueue<K, V>,
-    taker: Taker,
-    is_over: bool,
+    pub(super) queue: DelayQueue<K, V>,
+    pub(super) taker: Taker,
+    pub(super) is_over: bool,
 }
 
 impl<K, V> Expirations<K, V> {
-    pub(super) fn new(queue: DelayQueue<K, V>) -> Expirations<K, V> {
-        Expirations { queue, taker: Taker::default(), is_over: false }
-    }
-
     /// Takes the next item, or registers the task to be woken. Ready with `None` if the queue or its scheduler is closed.
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Expired<K, V>>> {
         let next = self.taker.poll(&self.queue.shared, cx);
