@@ -26,7 +26,6 @@
 //! no lock to take then. A cancelled one stays in its queue, without its closure, until its turn, or until a sweep that
 //! keeps the memory in proportion to the tasks that are pending.
 
-use std::any::Any;
 use std::collections::VecDeque;
 use std::num::NonZeroU64;
 use std::sync::atomic::AtomicU64;
@@ -62,9 +61,6 @@ const LOOK: usize = 64;
 /// With more tasks than this in the inbox, or overdue, a poster is held back (INBOX-6).
 const MAX_AHEAD: u64 = 1 << 16;
 
-/// A value that is to be dropped on the loop's thread.
-pub(super) type ToDrop = Box<dyn Any + Send>;
-
 pub(super) struct Shared {
     /// The inbox and `changed` have cache lines of their own: posters write the first all the time, and the loop reads
     /// the second in each call.
@@ -93,7 +89,8 @@ struct Inbox {
     /// All delayed tasks, by deadline, and at equal deadlines in the order of posting. `None` keeps the place of an
     /// immediate task that was reset to this time, until its turn comes.
     delayed: Wheel<Option<QueuedTask>>,
-    to_drop: Vec<ToDrop>,
+    /// Entries of the local table that the loop's thread has to drop (LOCAL-1).
+    discarded: Vec<u64>,
     /// Whether the loop has to be woken, and for what. Each of the `wakers` is called then.
     sleep: SleepState<Instant, ()>,
     /// The loop is run or turned (INBOX-2).
@@ -135,13 +132,13 @@ pub(super) struct Drained {
     /// When the first delayed task is due, or somewhat earlier.
     pub(super) first: Option<Instant>,
     pub(super) is_woken: bool,
-    /// What the caller has to drop.
-    pub(super) to_drop: Vec<ToDrop>,
+    /// The entries of the local table that the caller has to drop.
+    pub(super) discarded: Vec<u64>,
 }
 
 impl Inbox {
     fn is_empty(&self) -> bool {
-        self.immediate.is_empty() && self.delayed.is_empty() && self.to_drop.is_empty()
+        self.immediate.is_empty() && self.delayed.is_empty() && self.discarded.is_empty()
     }
 
     /// Returns how far the posters are ahead of the loop (INBOX-6).
@@ -190,7 +187,7 @@ impl Shared {
         let inbox = Inbox {
             immediate: VecDeque::new(),
             delayed: Wheel::new(BUCKETS).with_granularity(GRANULARITY).starting_at(Epoch::START),
-            to_drop: Vec::new(),
+            discarded: Vec::new(),
             sleep: SleepState::Asleep(None, ()),
             is_run: false,
             quit: Quit::No,
@@ -319,17 +316,13 @@ impl Shared {
         });
     }
 
-    /// Has a value dropped on the loop's thread, or here if the loop is gone.
-    pub(super) fn drop_on_loop(&self, value: ToDrop) {
+    /// Has an entry of the local table dropped by the loop's thread. A loop that is gone has dropped all of them.
+    pub(super) fn discard(&self, number: u64) {
         let mut inbox = self.inbox();
-        // If the loop is gone, nobody would come for the value.
-        if inbox.is_gone || turn::is_current(self) {
-            drop(inbox);
-            self.catch(|| drop(value));
-            return;
+        if !inbox.is_gone {
+            inbox.discarded.push(number);
+            self.notify_and_unlock(inbox);
         }
-        inbox.to_drop.push(value);
-        self.notify_and_unlock(inbox);
     }
 
     /// Tells the loop to quit, unless it was told something stricter before.
@@ -391,7 +384,7 @@ impl Shared {
             first: inbox.look(self.epoch),
             is_woken: self.is_woken.load(Ordering::Relaxed) // the lock shows a wake that has notified
                 && self.is_woken.swap(false, Ordering::AcqRel),
-            to_drop: std::mem::take(&mut inbox.to_drop),
+            discarded: std::mem::take(&mut inbox.discarded),
         }
     }
 
@@ -469,7 +462,7 @@ impl Shared {
     /// Checks the inbox against what the loop's thread knows: whether it sleeps, and how it was told to quit.
     pub(super) fn check_invariants(&self, is_asleep: bool, quit: Quit) {
         let mut inbox = self.inbox();
-        let is_told = inbox.to_drop.is_empty() && inbox.quit == quit;
+        let is_told = inbox.discarded.is_empty() && inbox.quit == quit;
         assert!(self.has_changed() || is_told, "a lost hint (INBOX-5)");
         let is_over = inbox.is_empty() && inbox.quit == Quit::Now;
         assert!(is_over || !inbox.is_gone, "a post to a loop that is gone (INBOX-3)");

@@ -17,11 +17,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::inbox::Shared;
+use super::inbox::{Origin, Shared};
 use super::looper::NotBound;
 use super::queue::SMALL;
 use super::runner::{Posted, TaskRunner};
 use super::turn::{self, IdleKey, LoopCore};
+use crate::job::{NamedOnce, OneShot};
 use crate::{Period, Repeat, ScheduleError, TryScheduleError};
 
 /// Posts tasks to the loop of its own thread. Their closures need not be [`Send`].
@@ -182,16 +183,10 @@ impl LocalTaskRunner {
             return Err(TryScheduleError::new(ScheduleError::Closed, (f, reply)));
         }
         let (entry, ticket) = self.keep(reply);
-        let answer = move |value| {
-            if let Some(reply) = ticket.redeem() {
-                reply(value);
-            }
-        };
-        let posted = to.post_and_reply_to(&self.core.shared, f, answer);
-        posted.map_err(|refused| {
-            let reason = refused.reason();
-            let (f, answer) = refused.into_task();
-            drop(answer); // with the ticket, which takes the entry out of the table
+        let task = TaskWithReply { f, ticket };
+        let posted = to.shared.post(None, true, Origin::Program, task).map(drop);
+        posted.map_err(|(reason, TaskWithReply { f, ticket })| {
+            drop(ticket); // which takes the entry out of the table
             TryScheduleError::new(reason, (f, take_back(&entry)))
         })
     }
@@ -254,7 +249,7 @@ impl LocalTable {
         self.entries.borrow_mut().insert(key.number, local);
     }
 
-    fn remove(&self, number: u64) -> Option<Rc<dyn Any>> {
+    pub(super) fn remove(&self, number: u64) -> Option<Rc<dyn Any>> {
         let mut entries = self.entries.borrow_mut();
         let local = entries.remove(&number);
         let len = entries.len();
@@ -303,17 +298,10 @@ impl LocalKey {
 
     /// Has the entry dropped on its thread: at once, if the caller is there (LOCAL-1).
     pub(super) fn discard(&self) {
-        // A message, because the entry itself may not leave its thread.
-        self.shared.drop_on_loop(Box::new(Discarded(self.clone())));
-    }
-}
-
-/// Drops an entry of the table when it is dropped itself, on the loop's thread. If the loop is gone, so is the entry.
-struct Discarded(LocalKey);
-
-impl Drop for Discarded {
-    fn drop(&mut self) {
-        drop(self.0.take());
+        match self.core() {
+            Some(core) => core.drop_local(self.number),
+            None => self.shared.discard(self.number),
+        }
     }
 }
 
@@ -334,6 +322,10 @@ struct Ticket<C> {
 }
 
 impl<C: 'static> Ticket<C> {
+    fn key(&self) -> &LocalKey {
+        self.key.as_ref().expect("it is not redeemed")
+    }
+
     /// Takes the closure out of the table, for its only run.
     fn redeem(mut self) -> Option<C> {
         self.key.take()?.take()?.downcast_ref::<LocalClosure<C>>()?.take()
@@ -344,16 +336,49 @@ impl<C: 'static> Ticket<C> {
     where
         C: FnMut() -> R,
     {
-        let key = self.key.as_ref().expect("a series is not redeemed");
-        let local = key.get().expect("a job runs on its loop's thread, before the loop is gone");
+        let local =
+            self.key().get().expect("a job runs on its loop's thread, before the loop is gone");
         let entry = local.downcast_ref::<LocalClosure<C>>().expect("an entry keeps its type");
         // Out of the entry while it runs, so nothing is borrowed in the meantime. Also after a panic it is put back, and
         // dropped with the ticket.
         let mut f = entry.take().expect("the runs of a series do not overlap");
         let result = catch_unwind(AssertUnwindSafe(&mut f));
         entry.set(Some(f));
-        key.shared.catch(|| drop(local)); // the last reference, if the closure has dropped its loop
+        self.key().shared.catch(|| drop(local)); // the last reference, if the closure has dropped its loop
         result.unwrap_or_else(|panic| resume_unwind(panic))
+    }
+}
+
+/// A task for another loop, and the ticket of its reply. If the task panics or never runs, the ticket is dropped with it.
+struct TaskWithReply<F, R> {
+    f: F,
+    ticket: Ticket<R>,
+}
+
+impl<T, F, R> OneShot for TaskWithReply<F, R>
+where
+    T: Send + 'static,
+    F: FnOnce() -> T + Send + 'static,
+    R: FnOnce(T) + 'static,
+{
+    type Output = ();
+
+    fn name(&self) -> &'static str {
+        type_name::<F>()
+    }
+
+    fn call(self) {
+        let TaskWithReply { f, ticket } = self;
+        let value = f();
+        let replies_to = Arc::clone(&ticket.key().shared);
+        let reply = move || {
+            if let Some(reply) = ticket.redeem() {
+                reply(value);
+            }
+        };
+        let reply = NamedOnce { name: type_name::<R>(), task: Box::new(reply) };
+        // Nobody could take the reply back, so if its loop has quit, the ticket is dropped here.
+        drop(replies_to.post(None, true, Origin::Reply, reply));
     }
 }
 

@@ -1,22 +1,20 @@
 //! How tasks come to a loop, from any thread: [`TaskRunner`].
-//!
-//! A task on one loop may have its reply on another one.
 
 use std::any::type_name;
-use std::marker::PhantomData;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::inbox::{Origin, Shared};
+use super::local::LocalTaskRunner;
+use super::looper::NotBound;
 use super::run_loop::Quit;
 use super::turn;
 use crate::clock::timeline::after;
-use crate::job::{NamedOnce, Once, Owner, Series, Work};
+use crate::job::{NamedOnce, Once, Owner, Series};
 use crate::scheduler::schedule_boxes_by_name;
 use crate::{
-    Cancellable, DueTask, Executor, PanicHook, Period, Rejected, Repeat, RepeatingTask, Request,
-    Schedule, ScheduleError, Task, TryScheduleError,
+    Cancellable, DueTask, Executor, Period, Rejected, Repeat, RepeatingTask, Request, Schedule,
+    ScheduleError, Task, TryScheduleError,
 };
 
 /// A handle, or the reason of a refusal and the closure.
@@ -140,8 +138,7 @@ impl TaskRunner {
     ///
     /// The task is dropped on this loop, and the reply on the caller's, also if the task panics or never runs. A reply
     /// is never refused because its loop is full. If the caller's loop has quit by then, its next turn drops the reply,
-    /// or the reply is dropped with the loop. Only if that loop is gone are the reply and the result dropped on this
-    /// one.
+    /// or the reply is dropped with the loop. A result for which there is no reply any more is dropped on this loop.
     ///
     /// ```
     /// use tickwheel::message_loop::{LoopThread, MessageLoop};
@@ -168,31 +165,10 @@ impl TaskRunner {
         F: FnOnce() -> T + Send + 'static,
         R: FnOnce(T) + Send + 'static,
     {
-        let Some(own) = turn::current() else {
-            return Err(TryScheduleError::new(ScheduleError::NotBound, (f, reply)));
-        };
-        self.post_and_reply_to(&own.shared, f, reply)
-    }
-
-    /// Runs a task on this loop, and then `reply` on the loop `replies_to`.
-    pub(super) fn post_and_reply_to<T, F, R>(
-        &self,
-        replies_to: &Arc<Shared>,
-        f: F,
-        reply: R,
-    ) -> Result<(), TryScheduleError<(F, R)>>
-    where
-        T: Send + 'static,
-        F: FnOnce() -> T + Send + 'static,
-        R: FnOnce(T) + Send + 'static,
-    {
-        let (task, reply, replies_to) = (Some(f), Some(reply), Arc::clone(replies_to));
-        let task = TaskWithReply { task, reply, replies_to, result: PhantomData };
-        let posted = self.shared.post(None, true, Origin::Program, task).map(drop);
-        posted.map_err(|(reason, mut refused)| {
-            let closures = refused.task.take().zip(refused.reply.take());
-            TryScheduleError::new(reason, closures.expect("it has not run"))
-        })
+        match LocalTaskRunner::current() {
+            Ok(own) => own.post_and_reply(self, f, reply),
+            Err(NotBound) => Err(TryScheduleError::new(ScheduleError::NotBound, (f, reply))),
+        }
     }
 
     /// Returns the deadline of a task that is to run after `delay`, or `None` for an immediate one. It is at most the
@@ -374,53 +350,5 @@ impl Executor for TaskRunner {
             }
             _ => Rejected::new(task),
         })
-    }
-}
-
-// ----- replies ----------------------------------------------------------------------------
-
-/// A task with its reply. If the task panics or never runs, the reply is dropped on its own loop, with this.
-struct TaskWithReply<F, R: Send + 'static, T> {
-    /// `None` once the task has begun.
-    task: Option<F>,
-    /// `None` once it is posted.
-    reply: Option<R>,
-    replies_to: Arc<Shared>,
-    result: PhantomData<fn() -> T>,
-}
-
-impl<T, F, R> Work for TaskWithReply<F, R, T>
-where
-    T: Send + 'static,
-    F: FnOnce() -> T + Send + 'static,
-    R: FnOnce(T) + Send + 'static,
-{
-    type Output = ();
-
-    fn name(&self) -> &'static str {
-        type_name::<F>()
-    }
-
-    fn run(work: &mut Option<Self>, _hook: &PanicHook) -> ControlFlow<()> {
-        // It stays where it is, so after a panic the reply is dropped with it, on its own loop.
-        let Some(work) = work else { return ControlFlow::Break(()) };
-        let value = work.task.take().map(|task| task());
-        if let (Some(value), Some(reply)) = (value, work.reply.take()) {
-            let (name, task) = (type_name::<R>(), Box::new(move || reply(value)));
-            let answer = NamedOnce { name, task };
-            // Nobody could take the closure back, so a loop that has quit drops it.
-            if let Err((_, refused)) = work.replies_to.post(None, true, Origin::Reply, answer) {
-                work.replies_to.drop_on_loop(Box::new(refused));
-            }
-        }
-        ControlFlow::Break(())
-    }
-}
-
-impl<F, R: Send + 'static, T> Drop for TaskWithReply<F, R, T> {
-    fn drop(&mut self) {
-        if let Some(reply) = self.reply.take() {
-            self.replies_to.drop_on_loop(Box::new(reply));
-        }
     }
 }

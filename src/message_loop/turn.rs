@@ -279,7 +279,7 @@ impl LoopCore {
             let mut tasks = self.tasks.borrow_mut();
             // Before the two tables are exchanged, or the memory of a peak would go back and forth between them.
             give_back(&mut tasks.immediate);
-            let Drained { quit, first, is_woken, to_drop } =
+            let Drained { quit, first, is_woken, discarded } =
                 self.shared.drain(&mut tasks.immediate);
             let has_immediate = !tasks.immediate.is_empty();
             drop(tasks);
@@ -289,12 +289,18 @@ impl LoopCore {
             if is_woken {
                 self.has_idled.set(false);
             }
-            if to_drop.is_empty() {
+            if discarded.is_empty() {
                 return has_immediate;
             }
             // The destructors may post something, so drain again.
-            to_drop.into_iter().for_each(|value| _ = self.shared.catch(|| drop(value)));
+            discarded.into_iter().for_each(|number| self.drop_local(number));
         }
+    }
+
+    /// Drops an entry of the local table. It may have left already.
+    pub(super) fn drop_local(&self, number: u64) {
+        let local = self.locals.remove(number);
+        self.shared.catch(|| drop(local));
     }
 
     /// Returns the next immediate task that may start in the innermost run.
@@ -424,7 +430,7 @@ impl LoopCore {
         }
         self.shared.quit(Quit::Now);
         // The tasks first, because the tickets among them drop their closures in the order in which they would have run.
-        // Their destructors may send values to be dropped here, hence the loop.
+        // Their destructors may discard others, hence the loop.
         loop {
             self.drain_inbox();
             let Tasks { immediate, deferred } = std::mem::take(&mut *self.tasks.borrow_mut());
