@@ -12,6 +12,7 @@ use std::any::{Any, type_name};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::marker::PhantomData;
+use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -22,8 +23,8 @@ use super::looper::NotBound;
 use super::queue::SMALL;
 use super::runner::{Posted, TaskRunner};
 use super::turn::{self, IdleKey, LoopCore};
-use crate::job::{NamedOnce, OneShot};
-use crate::{Period, Repeat, ScheduleError, TryScheduleError};
+use crate::job::{NamedOnce, Work};
+use crate::{PanicHook, Period, Repeat, ScheduleError, TryScheduleError};
 
 /// Posts tasks to the loop of its own thread. Their closures need not be [`Send`].
 ///
@@ -355,7 +356,7 @@ struct TaskWithReply<F, R> {
     ticket: Ticket<R>,
 }
 
-impl<T, F, R> OneShot for TaskWithReply<F, R>
+impl<T, F, R> Work for TaskWithReply<F, R>
 where
     T: Send + 'static,
     F: FnOnce() -> T + Send + 'static,
@@ -367,8 +368,8 @@ where
         type_name::<F>()
     }
 
-    fn call(self) {
-        let TaskWithReply { f, ticket } = self;
+    fn run(work: &mut Option<Self>, _hook: &PanicHook) -> ControlFlow<()> {
+        let TaskWithReply { f, ticket } = work.take().expect("a one-shot runs once");
         let value = f();
         let replies_to = Arc::clone(&ticket.key().shared);
         let reply = move || {
@@ -379,6 +380,7 @@ where
         let reply = NamedOnce { name: type_name::<R>(), task: Box::new(reply) };
         // Nobody could take the reply back, so if its loop has quit, the ticket is dropped here.
         drop(replies_to.post(None, true, Origin::Reply, reply));
+        ControlFlow::Break(())
     }
 }
 
