@@ -3,6 +3,7 @@
 //! Each of them computes the deadline first, wraps the closure in a [`Content`] (with its name or its span, if it has
 //! one), and passes it to `Shared::admit`.
 
+use std::any::type_name;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,10 +12,10 @@ use crate::clock::repeat::{Period, Repeat};
 use crate::clock::tick::Times;
 use crate::engine::shared::Shared;
 use crate::engine::slots::task::Repetition;
-use crate::engine::slots::{Content, Named, OneShot, Repeating, Series};
+use crate::engine::slots::{Content, NamedOneShot, OneShot, Series};
 use crate::error::{ScheduleError, TryScheduleError};
 use crate::executor::own_executor::OwnExecutor;
-use crate::observe::trace::{self, InSpan, RunOnce};
+use crate::observe::trace;
 use crate::scheduler::handle::Cancellable;
 use crate::wheel::entry::TaskKey;
 
@@ -115,16 +116,16 @@ impl Scheduler {
         self.try_admit_once(self.shared().watch.at(instant), task)
     }
 
-    fn try_admit_once<S: RunOnce>(
+    fn try_admit_once<F: FnOnce() + Send + 'static>(
         &self,
         times: Times,
-        task: S,
-    ) -> Result<Cancellable, TryScheduleError<S>> {
+        task: F,
+    ) -> Result<Cancellable, TryScheduleError<F>> {
         match trace::current_span() {
             None => self.try_admit(times, OneShot(task), Repetition::NONE, |OneShot(task)| task),
-            Some(span) => {
-                let task = OneShot(InSpan::new(span, task));
-                self.try_admit(times, task, Repetition::NONE, |OneShot(task)| task.into_task())
+            span => {
+                let task = NamedOneShot { name: type_name::<F>(), span, task };
+                self.try_admit(times, task, Repetition::NONE, |named| named.task)
             }
         }
     }
@@ -146,16 +147,27 @@ impl Scheduler {
 
     /// Admits a one-shot, which will run in the span of the calling thread.
     #[inline]
-    pub(super) fn admit_once<S: RunOnce>(
+    pub(super) fn admit_once<F: FnOnce() + Send + 'static>(
         &self,
         times: Times,
-        task: S,
+        task: F,
     ) -> Result<Cancellable, ScheduleError> {
         // Only a task that is scheduled inside a span carries one, which costs room in its holder.
         match trace::current_span() {
             None => self.admit(times, OneShot(task), Repetition::NONE),
-            Some(span) => self.admit(times, OneShot(InSpan::new(span, task)), Repetition::NONE),
+            Some(_) => self.admit_named(times, type_name::<F>(), task),
         }
+    }
+
+    #[inline]
+    pub(super) fn admit_named<F: FnOnce() + Send + 'static>(
+        &self,
+        times: Times,
+        name: &'static str,
+        task: F,
+    ) -> Result<Cancellable, ScheduleError> {
+        let span = trace::current_span();
+        self.admit(times, NamedOneShot { name, span, task }, Repetition::NONE)
     }
 
     /// Admits a task. The handle is made here, inlined into the caller, so that it is built in its final place.
@@ -268,7 +280,7 @@ impl Scheduler {
         R: Repeat,
         F: FnMut() -> R + Send + 'static,
     {
-        self.admit_series(initial, period, Repeating(task))
+        self.admit_series(initial, period, Series(task))
     }
 
     /// Like [`schedule_periodic`](Scheduler::schedule_periodic), but returns the task if it is not accepted.
@@ -303,20 +315,17 @@ impl Scheduler {
             return Err(TryScheduleError::new(ScheduleError::ZeroPeriod, task));
         };
         let times = self.shared().watch.after(initial);
-        self.try_admit(times, Series(Repeating(task)), repetition, |Series(Repeating(task))| task)
+        self.try_admit(times, Series(task), repetition, |Series(task)| task)
     }
 
-    pub(super) fn admit_series<T>(
+    pub(super) fn admit_series<T: Content>(
         &self,
         initial: Duration,
         period: Period,
         task: T,
-    ) -> Result<Cancellable, ScheduleError>
-    where
-        Series<T>: Content,
-    {
+    ) -> Result<Cancellable, ScheduleError> {
         let repetition = Repetition::of(period).ok_or(ScheduleError::ZeroPeriod)?;
-        self.admit(self.shared().watch.after(initial), Series(task), repetition)
+        self.admit(self.shared().watch.after(initial), task, repetition)
     }
 
     // ----- with a name (S31) ---------------------------------------------------------------
@@ -333,6 +342,6 @@ impl Scheduler {
         F: FnOnce() + Send + 'static,
     {
         let times = self.shared().watch.at(instant);
-        self.admit_once(times, Named { name, task })
+        self.admit_named(times, name, task)
     }
 }

@@ -14,7 +14,7 @@ use crate::engine::slots::deadline::Rearmed;
 use crate::engine::slots::depot::depot;
 use crate::engine::slots::state::NotEnded;
 use crate::engine::slots::task::{Repetition, Vacancy};
-use crate::engine::slots::{OneShot, Repeating, Running, Series, magazines, task, trim};
+use crate::engine::slots::{OneShot, Running, Series, magazines, task, trim};
 use crate::platform::sync::Ordering;
 use crate::wheel::entry::{Entry, Runner, SchedulerId, TaskKey};
 
@@ -115,10 +115,10 @@ fn models_rearm_against_cancel() {
     loom::model(|| {
         let ledger = Arc::<Ledger>::default();
         let capture = Capture(Arc::clone(&ledger));
-        let task = Series(Repeating(move || {
+        let task = Series(move || {
             capture.0.runs.fetch_add(1, Ordering::Relaxed);
             ControlFlow::Continue(())
-        }));
+        });
         let rate = Repetition { kind: Kind::RateBurst, period: 1 };
         let key = Vacancy::take().expect("a page of them").fill(
             task,

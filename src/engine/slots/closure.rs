@@ -16,7 +16,7 @@ use std::ptr;
 use std::task::Waker;
 
 use crate::clock::repeat::Repeat;
-use crate::observe::trace::{RunOnce, in_a_root_span};
+use crate::observe::trace::{CurrentSpan, in_a_root_span};
 
 /// The number of bytes that are stored inline.
 pub(crate) const INLINE_BYTES: usize = 32;
@@ -61,37 +61,70 @@ pub(crate) trait Content: Sized + Send + 'static {
     }
 }
 
-/// A task that runs once.
-pub(crate) struct OneShot<S>(pub(crate) S);
+/// A closure that runs once.
+pub(crate) struct OneShot<F>(pub(crate) F);
 
-/// A task that runs until its closure returns `Break`.
-pub(crate) struct Series<B>(pub(crate) B);
+/// A closure that runs once, with what it cannot tell itself: its name, because it may wrap another closure or be a box of
+/// one (S31), and the span in which it was scheduled.
+pub(crate) struct NamedOneShot<F> {
+    pub(crate) name: &'static str,
+    pub(crate) span: Option<CurrentSpan>,
+    pub(crate) task: F,
+}
+
+/// A closure that runs until it returns `Break`. Each run has a root span of its own.
+pub(crate) struct Series<F>(pub(crate) F);
+
+/// A [`Series`] with a name that the type of its closure does not tell.
+pub(crate) struct NamedSeries<F> {
+    pub(crate) name: &'static str,
+    pub(crate) task: F,
+}
 
 /// A waker. A run wakes it. A drop wakes nobody. Unless it is `COUNTED`, it is counted nowhere.
 #[repr(transparent)] // for `take_waker`
 pub(crate) struct Wake<const COUNTED: bool>(pub(crate) Waker);
 
-/// The closure of a [`Series`].
-pub(crate) trait RunRepeatedly: Send + 'static {
-    /// The value has a name of its own, which is better than the name of its type.
-    const IS_NAMED: bool = false;
-
-    /// Returns the name of the user's type.
-    fn type_name() -> &'static str;
-
-    fn own_name(&self) -> &'static str {
-        Self::type_name()
-    }
-
-    fn run(&mut self) -> ControlFlow<()>;
-}
-
-/// A repeating closure of the user. Each run has a root span of its own.
-pub(crate) struct Repeating<F>(pub(crate) F);
-
-impl<R: Repeat, F: FnMut() -> R + Send + 'static> RunRepeatedly for Repeating<F> {
+impl<F: FnOnce() + Send + 'static> Content for OneShot<F> {
     fn type_name() -> &'static str {
         type_name::<F>()
+    }
+
+    #[inline]
+    fn run_once(self) {
+        (self.0)();
+    }
+}
+
+impl<F: FnOnce() + Send + 'static> Content for NamedOneShot<F> {
+    const IS_NAMED: bool = true;
+
+    fn type_name() -> &'static str {
+        type_name::<F>()
+    }
+
+    fn own_name(&self) -> &'static str {
+        self.name
+    }
+
+    #[inline]
+    fn run_once(self) {
+        match self.span {
+            Some(span) => span.run(self.task),
+            None => (self.task)(),
+        }
+    }
+}
+
+impl<R: Repeat, F: FnMut() -> R + Send + 'static> Content for Series<F> {
+    const IS_SERIES: bool = true;
+
+    fn type_name() -> &'static str {
+        type_name::<F>()
+    }
+
+    fn run_once(mut self) {
+        let _ = self.run();
     }
 
     #[inline]
@@ -100,26 +133,8 @@ impl<R: Repeat, F: FnMut() -> R + Send + 'static> RunRepeatedly for Repeating<F>
     }
 }
 
-/// A closure with a name that its type does not tell: it wraps another closure, or is a box of one (S31).
-pub(crate) struct Named<T> {
-    pub(crate) name: &'static str,
-    pub(crate) task: T,
-}
-
-impl<F: FnOnce() + Send + 'static> RunOnce for Named<F> {
-    const IS_NAMED: bool = true;
-
-    fn own_name(&self) -> &'static str {
-        self.name
-    }
-
-    #[inline]
-    fn run_once(self) {
-        (self.task)();
-    }
-}
-
-impl<F: FnMut() -> ControlFlow<()> + Send + 'static> RunRepeatedly for Named<F> {
+impl<F: FnMut() -> ControlFlow<()> + Send + 'static> Content for NamedSeries<F> {
+    const IS_SERIES: bool = true;
     const IS_NAMED: bool = true;
 
     fn type_name() -> &'static str {
@@ -130,48 +145,13 @@ impl<F: FnMut() -> ControlFlow<()> + Send + 'static> RunRepeatedly for Named<F> 
         self.name
     }
 
-    #[inline]
-    fn run(&mut self) -> ControlFlow<()> {
-        (self.task)()
-    }
-}
-
-impl<S: RunOnce> Content for OneShot<S> {
-    const IS_NAMED: bool = S::IS_NAMED;
-
-    fn type_name() -> &'static str {
-        S::type_name()
-    }
-
-    fn own_name(&self) -> &'static str {
-        self.0.own_name()
-    }
-
-    #[inline]
-    fn run_once(self) {
-        self.0.run_once();
-    }
-}
-
-impl<B: RunRepeatedly> Content for Series<B> {
-    const IS_SERIES: bool = true;
-    const IS_NAMED: bool = B::IS_NAMED;
-
-    fn type_name() -> &'static str {
-        B::type_name()
-    }
-
-    fn own_name(&self) -> &'static str {
-        self.0.own_name()
-    }
-
     fn run_once(mut self) {
-        let _ = self.0.run();
+        let _ = self.run();
     }
 
     #[inline]
     fn run(&mut self) -> ControlFlow<()> {
-        self.0.run()
+        in_a_root_span(&mut self.task)
     }
 }
 
@@ -435,10 +415,10 @@ mod tests {
     #[test]
     fn a_repeating_closure_keeps_its_state_until_it_breaks() {
         let mut left = 3;
-        let mut closure = Closure::of(Series(Repeating(move || {
+        let mut closure = Closure::of(Series(move || {
             left -= 1;
             if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        })));
+        }));
         let runs = (0..10).take_while(|_| closure.run().is_continue()).count();
         assert_eq!(runs, 2);
     }
@@ -449,16 +429,16 @@ mod tests {
         let name = std::any::type_name_of_val(&task);
         assert_eq!(Closure::of(OneShot(task)).name(), name);
         let boxed: Box<dyn FnOnce() + Send> = Box::new(task);
-        let named = Closure::of(OneShot(Named { name: "told", task: boxed }));
+        let named = Closure::of(NamedOneShot { name: "told", span: None, task: boxed });
         assert_eq!((named.name(), named.names().name()), ("told", "told"));
-        assert_eq!(Closure::of(Series(Repeating(task))).name(), name);
+        assert_eq!(Closure::of(Series(task)).name(), name);
         let weight = [1_usize; 100];
-        let large = Closure::of(Series(Named {
+        let large = Closure::of(NamedSeries {
             name: "heavy",
             task: move || {
                 if weight[0] == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             },
-        }));
+        });
         assert_eq!(large.name(), "heavy");
     }
 
