@@ -28,8 +28,8 @@
 
 use std::collections::VecDeque;
 use std::num::NonZeroU64;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Weak};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -81,7 +81,6 @@ pub(super) struct Shared {
     /// The pump's waker, and that of [`wake_with`](super::LoopBuilder::wake_with) if there is one.
     wakers: Vec<Waker>,
     hook: PanicHook,
-    me: Weak<Shared>,
 }
 
 struct Inbox {
@@ -195,7 +194,7 @@ impl Shared {
             cancelled: 0,
             delayed_ahead: 0,
         };
-        Arc::new_cyclic(|me| Shared {
+        Arc::new(Shared {
             inbox: CachePadded::new(Mutex::new(inbox)),
             changed: CachePadded::new(AtomicBool::new(false)),
             passed: CachePadded::new(AtomicU64::new(0)),
@@ -206,7 +205,6 @@ impl Shared {
             epoch,
             wakers,
             hook,
-            me: Weak::clone(me),
         })
     }
 
@@ -223,13 +221,13 @@ impl Shared {
     /// Adds a task, or gives its work back if the loop takes no posts or is full. A task without a deadline is
     /// immediate. A program's thread that is far ahead of the loop waits a little (INBOX-6).
     pub(super) fn post<W: Work<Output = ()>>(
-        &self,
+        self: &Arc<Self>,
         deadline: Option<Instant>,
         nests: bool,
         origin: Origin,
         work: W,
     ) -> Result<Cancellable, (ScheduleError, W)> {
-        let job = Job::new(Weak::clone(&self.me), work);
+        let job = Job::new(Arc::downgrade(self), work);
         let queued = Arc::clone(&job) as Arc<dyn Run<Shared>>;
         let enqueued = match self.enqueue(queued, deadline, nests, origin) {
             Ok(enqueued) => enqueued,
