@@ -44,40 +44,38 @@ impl Taker {
         queue: &Shared<K, V>,
         context: &Context<'_>,
     ) -> Poll<Option<Expired<K, V>>> {
-        if self.sleeps_well(queue, context.waker()) {
+        let waker = context.waker();
+        if self.sleeps_well(queue, waker) {
             return Poll::Pending;
         }
         let mut is_refused = false;
-        loop {
+        let out = loop {
             // Before the look, which takes what is due then.
             let is_ended = is_refused || queue.scheduler.is_closed();
             let out = queue.take(Some(queue.now()));
             if out.is_some() || is_ended {
-                self.leave(queue);
-                return Poll::Ready(out.map(|out| queue.expired(out)));
+                break out;
             }
-            let until = match queue.line_up(&mut self.ticket, context.waker().clone()) {
-                Wait::AsLeader(until) => until,
+            match queue.line_up(&mut self.ticket, waker.clone()) {
+                Wait::AsLeader(until) => match self.set_alarm(queue, until, waker) {
+                    Ok(true) => return Poll::Pending,
+                    Ok(false) => {} // it has come in the meantime: look again
+                    Err(ScheduleError::Closed) => is_refused = true,
+                    Err(_) => {
+                        // There is no slot left in the process.
+                        waker.wake_by_ref();
+                        return Poll::Pending;
+                    }
+                },
                 Wait::AsFollower => {
                     self.alarm = None;
                     return Poll::Pending;
                 }
-                Wait::Over => {
-                    self.leave(queue);
-                    return Poll::Ready(None);
-                }
-            };
-            match self.set_alarm(queue, until, context.waker()) {
-                Ok(true) => return Poll::Pending,
-                Ok(false) => {} // it has come in the meantime: look again
-                Err(ScheduleError::Closed) => is_refused = true,
-                Err(_) => {
-                    // There is no slot left in the process.
-                    context.waker().wake_by_ref();
-                    return Poll::Pending;
-                }
+                Wait::Over => break None,
             }
-        }
+        };
+        self.leave(queue);
+        Poll::Ready(out.map(|out| queue.expired(out)))
     }
 
     /// Returns true if this is the leader, nothing has come in that it would sleep past, its time has not come, and its
@@ -127,7 +125,7 @@ impl Taker {
 pub struct NextExpired<'a, K, V> {
     pub(super) queue: &'a Shared<K, V>,
     pub(super) taker: Taker,
-    pub(super) is_over: bool,
+    pub(crate) is_over: bool,
 }
 
 impl<K, V> Future for NextExpired<'_, K, V> {
@@ -159,7 +157,7 @@ impl_debug!(NextExpired<'_, K, V>, self, is_over: self.is_over);
 pub struct Expirations<K, V> {
     pub(super) queue: DelayQueue<K, V>,
     pub(super) taker: Taker,
-    pub(super) is_over: bool,
+    pub(crate) is_over: bool,
 }
 
 impl<K, V> Expirations<K, V> {
@@ -181,38 +179,5 @@ impl<K, V> fmt::Debug for Expirations<K, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Expirations { queue, is_over, .. } = self;
         f.debug_struct("Expirations").field("queue", queue).field("is_over", is_over).finish()
-    }
-}
-
-#[cfg(feature = "futures-core")]
-mod with_futures_core {
-    use std::pin::Pin;
-    use std::task::{Context, Poll};
-
-    use futures_core::future::FusedFuture;
-    use futures_core::stream::{FusedStream, Stream};
-
-    use super::{Expirations, Expired, NextExpired};
-
-    impl<K, V> Stream for Expirations<K, V> {
-        type Item = Expired<K, V>;
-
-        fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-            Expirations::poll_next(&mut self, cx)
-        }
-    }
-
-    /// Terminated after `None`.
-    impl<K, V> FusedStream for Expirations<K, V> {
-        fn is_terminated(&self) -> bool {
-            self.is_over
-        }
-    }
-
-    /// Terminated when it was ready.
-    impl<K, V> FusedFuture for NextExpired<'_, K, V> {
-        fn is_terminated(&self) -> bool {
-            self.is_over
-        }
     }
 }
