@@ -214,7 +214,7 @@ impl<K, V> DelayQueue<K, V> {
     ///
     /// It may have to look at all items that are due within the same half of a second.
     pub fn next_deadline(&self) -> Option<Instant> {
-        let (_turn, mut shards) = self.shared.all_shards();
+        let (_takers, mut shards) = self.shared.all_shards();
         let first = shards.iter_mut().filter_map(|items| items.first()).min();
         first.map(|first| self.shared.timeline.instant(first))
     }
@@ -349,19 +349,13 @@ impl<K, V> DelayQueue<K, V> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn close(&self) -> Vec<Expired<K, V>> {
-        let (turn, mut shards) = self.shared.all_shards();
-        let items: Vec<_> = shards.iter_mut().map(|items| items.close()).collect();
-        drop((turn, shards));
-        self.shared.close_line();
-        let mut all: Vec<_> = items.into_iter().flat_map(Items::drain).collect();
+        let mut all: Vec<_> = self.shared.close().into_iter().flat_map(Items::drain).collect();
         all.sort_by_key(|(due, _)| *due); // it finds the runs, of which each shard is one
         all.into_iter().map(|(_, out)| self.shared.expired(out)).collect()
     }
 
     /// Returns true if inserts are refused, because the queue or its scheduler has been closed.
     pub fn is_closed(&self) -> bool {
-        // Asks a shard and not the line, because `close` closes all shards at once, and the line after them. So a thread
-        // that was refused finds the queue closed, and one that finds it closed is refused.
         self.shared.shard(0).is_closed || self.shared.scheduler.is_closed()
     }
 
