@@ -13,7 +13,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::marker::PhantomData;
 use std::ops::ControlFlow;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::resume_unwind;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,6 +24,7 @@ use super::queue::SMALL;
 use super::runner::{Posted, TaskRunner};
 use super::turn::{self, IdleKey, LoopCore};
 use crate::job::{NamedOnce, Work};
+use crate::platform::panics::caught;
 use crate::{PanicHook, Period, Repeat, ScheduleError, TryScheduleError};
 
 /// Posts tasks to the loop of its own thread. Their closures need not be [`Send`].
@@ -48,27 +49,21 @@ use crate::{PanicHook, Period, Repeat, ScheduleError, TryScheduleError};
 #[derive(Clone, Debug)]
 pub struct LocalTaskRunner {
     pub(super) core: Rc<LoopCore>,
-    runner: TaskRunner,
 }
 
 impl LocalTaskRunner {
-    pub(super) fn of(core: Rc<LoopCore>) -> LocalTaskRunner {
-        let runner = TaskRunner { shared: Arc::clone(&core.shared) };
-        LocalTaskRunner { core, runner }
-    }
-
     /// Returns a local runner of the calling thread's loop.
     ///
     /// # Errors
     ///
     /// [`NotBound`] if the thread has no loop.
     pub fn current() -> Result<LocalTaskRunner, NotBound> {
-        turn::current().map(LocalTaskRunner::of).ok_or(NotBound)
+        turn::current().map(|core| LocalTaskRunner { core }).ok_or(NotBound)
     }
 
     /// Returns a runner of the same loop, which may go to other threads.
     pub fn runner(&self) -> TaskRunner {
-        self.runner.clone()
+        TaskRunner { shared: Arc::clone(&self.core.shared) }
     }
 
     /// Runs a task on the loop, after the immediate ones that were posted before.
@@ -86,7 +81,7 @@ impl LocalTaskRunner {
     ///
     /// As [`post`](LocalTaskRunner::post).
     pub fn post_delayed<F: FnOnce() + 'static>(&self, delay: Duration, f: F) -> Posted<F> {
-        self.post_at_or_now(self.runner.after(delay), f)
+        self.post_at_or_now(self.core.shared.after(delay), f)
     }
 
     /// Runs a task on the loop at an instant of the loop's clock.
@@ -139,7 +134,7 @@ impl LocalTaskRunner {
     ) -> Posted<F> {
         let name = type_name::<F>();
         let post = |ticket: Ticket<F>| {
-            self.runner.post_series(initial, period, name, move || ticket.call())
+            self.core.shared.post_series(initial, period, name, move || ticket.call())
         };
         self.keep_and_post(f, post)
     }
@@ -208,7 +203,7 @@ impl LocalTaskRunner {
     fn post_at_or_now<F: FnOnce() + 'static>(&self, deadline: Option<Instant>, f: F) -> Posted<F> {
         let post = |ticket: Ticket<F>| {
             let task = move || ticket.redeem().into_iter().for_each(|f| f());
-            self.runner.post_named(deadline, type_name::<F>(), Box::new(task))
+            self.core.shared.post_named(deadline, type_name::<F>(), Box::new(task))
         };
         self.keep_and_post(f, post)
     }
@@ -288,8 +283,9 @@ impl LocalKey {
     }
 
     /// Returns the entry, or `None` on another thread.
-    pub(super) fn get(&self) -> Option<Rc<dyn Any>> {
-        self.core()?.locals.entries.borrow().get(&self.number).map(Rc::clone)
+    pub(super) fn get<T: 'static>(&self) -> Option<Rc<T>> {
+        let local = self.core()?.locals.entries.borrow().get(&self.number).map(Rc::clone)?;
+        Some(local.downcast().expect("an entry keeps its type"))
     }
 
     /// Takes the entry out of the table. Returns `None` on another thread.
@@ -337,15 +333,13 @@ impl<C: 'static> Ticket<C> {
     where
         C: FnMut() -> R,
     {
-        let local =
-            self.key().get().expect("a job runs on its loop's thread, before the loop is gone");
-        let entry = local.downcast_ref::<LocalClosure<C>>().expect("an entry keeps its type");
+        let entry: Rc<LocalClosure<C>> = self.key().get().expect("it runs on its loop's thread");
         // Out of the entry while it runs, so nothing is borrowed in the meantime. Also after a panic it is put back, and
         // dropped with the ticket.
         let mut f = entry.take().expect("the runs of a series do not overlap");
-        let result = catch_unwind(AssertUnwindSafe(&mut f));
+        let result = caught(&mut f);
         entry.set(Some(f));
-        self.key().shared.catch(|| drop(local)); // the last reference, if the closure has dropped its loop
+        self.key().shared.catch(|| drop(entry)); // the last reference, if the closure has dropped its loop
         result.unwrap_or_else(|panic| resume_unwind(panic))
     }
 }

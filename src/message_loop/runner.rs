@@ -75,7 +75,7 @@ impl TaskRunner {
     ///
     /// As [`post`](TaskRunner::post).
     pub fn post_delayed<F: FnOnce() + Send + 'static>(&self, delay: Duration, f: F) -> Posted<F> {
-        self.post_once(self.after(delay), true, f)
+        self.post_once(self.shared.after(delay), true, f)
     }
 
     /// Runs a task on the loop at an instant of the loop's clock. If that has passed, the task is due now.
@@ -109,7 +109,7 @@ impl TaskRunner {
         delay: Duration,
         f: F,
     ) -> Posted<F> {
-        self.post_once(self.after(delay), false, f)
+        self.post_once(self.shared.after(delay), false, f)
     }
 
     /// Runs a task here and now if this is the loop's thread, and otherwise posts it. A panic is caught and reported in
@@ -171,12 +171,6 @@ impl TaskRunner {
         }
     }
 
-    /// Returns the deadline of a task that is to run after `delay`, or `None` for an immediate one. It is at most the
-    /// last instant of the clock.
-    pub(super) fn after(&self, delay: Duration) -> Option<Instant> {
-        (!delay.is_zero()).then(|| after(self.shared.now(), delay))
-    }
-
     fn post_once<F: FnOnce() + Send + 'static>(
         &self,
         deadline: Option<Instant>,
@@ -184,31 +178,6 @@ impl TaskRunner {
         f: F,
     ) -> Posted<F> {
         self.shared.post(deadline, nests, Origin::Program, Once::new(f)).map_err(Once::refused)
-    }
-
-    /// Posts a boxed closure under the name of its type.
-    pub(super) fn post_named(
-        &self,
-        deadline: Option<Instant>,
-        name: &'static str,
-        task: Task,
-    ) -> Posted<Task> {
-        let named = NamedOnce { name, task };
-        let posted = self.shared.post(deadline, true, Origin::Program, named);
-        posted.map_err(|(reason, named)| TryScheduleError::new(reason, named.task))
-    }
-
-    pub(super) fn post_series<R: Repeat, F: FnMut() -> R + Send + 'static>(
-        &self,
-        initial: Duration,
-        period: Period,
-        name: &'static str,
-        f: F,
-    ) -> Posted<F> {
-        let deadline = self.after(initial);
-        let due = deadline.unwrap_or_else(|| self.shared.now());
-        let series = Series::new(name, due, period, f)?;
-        self.shared.post(deadline, true, Origin::Program, series).map_err(Series::refused)
     }
 
     /// Drops a closure that was refused.
@@ -293,6 +262,40 @@ impl TaskRunner {
     }
 }
 
+/// How both kinds of runners post.
+impl Shared {
+    /// Returns the deadline of a task that is to run after `delay`, or `None` for an immediate one. It is at most the
+    /// last instant of the clock.
+    pub(super) fn after(&self, delay: Duration) -> Option<Instant> {
+        (!delay.is_zero()).then(|| after(self.now(), delay))
+    }
+
+    /// Posts a boxed closure under the name of its type.
+    pub(super) fn post_named(
+        self: &Arc<Self>,
+        deadline: Option<Instant>,
+        name: &'static str,
+        task: Task,
+    ) -> Posted<Task> {
+        let named = NamedOnce { name, task };
+        let posted = self.post(deadline, true, Origin::Program, named);
+        posted.map_err(|(reason, named)| TryScheduleError::new(reason, named.task))
+    }
+
+    pub(super) fn post_series<R: Repeat, F: FnMut() -> R + Send + 'static>(
+        self: &Arc<Self>,
+        initial: Duration,
+        period: Period,
+        name: &'static str,
+        f: F,
+    ) -> Posted<F> {
+        let deadline = self.after(initial);
+        let due = deadline.unwrap_or_else(|| self.now());
+        let series = Series::new(name, due, period, f)?;
+        self.post(deadline, true, Origin::Program, series).map_err(Series::refused)
+    }
+}
+
 impl Schedule for TaskRunner {
     schedule_boxes_by_name!();
 
@@ -307,13 +310,13 @@ impl Schedule for TaskRunner {
     ) -> Result<Cancellable, ScheduleError> {
         match request {
             Request::After(delay, task) => {
-                self.or_drop(self.post_named(self.after(delay), name, task))
+                self.or_drop(self.shared.post_named(self.shared.after(delay), name, task))
             }
             Request::At(deadline, task) => {
-                self.or_drop(self.post_named(Some(deadline), name, task))
+                self.or_drop(self.shared.post_named(Some(deadline), name, task))
             }
             Request::Series(initial, period, task) => {
-                self.or_drop(self.post_series(initial, period, name, task))
+                self.or_drop(self.shared.post_series(initial, period, name, task))
             }
         }
     }

@@ -310,9 +310,8 @@ impl<F: Future + 'static> Run<Shared> for LocalTask<F> {
         if !is_queued(self.step(|stage| is_queued(stage).then_some(Stage::Waiting))) {
             return Ran::Not;
         }
-        let local = self.key.get();
-        let spawned = local.as_ref().and_then(|local| local.downcast_ref::<Spawned<F>>());
-        if spawned.is_some_and(Spawned::poll) { Ran::ForTheLastTime } else { Ran::Not }
+        let has_run = self.key.get().is_some_and(|spawned: Rc<Spawned<F>>| spawned.poll());
+        if has_run { Ran::ForTheLastTime } else { Ran::Not }
     }
 
     fn withdraw(&self) {
