@@ -666,7 +666,7 @@ MUTATIONS = [
     ("loop: a future that is cancelled elsewhere stays", "src/message_loop/spawn.rs",
      "        self.key.discard();\n        true", "        true", models("loops")),
     ("loop: a wake in a poll is not posted", "src/message_loop/spawn.rs",
-     "is_queued(stage).then_some(Stage::Waiting)", "is_queued(stage).then_some(Stage::Queued)", models("loops")),
+     "self.step(&[Stage::Queued], Stage::Waiting).is_some()", "self.step(&[Stage::Queued], Stage::Queued).is_some()", models("loops")),
     ("loop: the handle of a future that is dropped waits for ever", "src/message_loop/spawn.rs",
      "        self.outcome.resolve(result, shared.hook()); // last of all, because it wakes a user's waker\n", "        drop(result);\n", tests("message_loop::local")),
     ("loop: a cancelled future keeps its place", "src/message_loop/spawn.rs",

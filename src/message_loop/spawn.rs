@@ -228,7 +228,7 @@ impl<F: Future> Spawned<F> {
     fn end(&self, mut result: Result<F::Output, JoinError>) {
         let shared = self.task.shared();
         shared.catch(|| drop(self.future.take()));
-        if self.task.step(|stage| (!stage.is_end()).then_some(Stage::Over)).is_end() {
+        if self.task.step(LIVE, Stage::Over).is_none() {
             // It was cancelled, maybe in its last poll.
             shared.catch(|| drop(std::mem::replace(&mut result, Err(JoinError::Cancelled))));
         } else {
@@ -264,23 +264,18 @@ enum Stage {
     Cancelled,
 }
 
-impl Stage {
-    fn is_end(self) -> bool {
-        matches!(self, Stage::Over | Stage::Cancelled)
-    }
-}
+/// The stages of a future that has not ended.
+const LIVE: &[Stage] = &[Stage::Waiting, Stage::Queued];
 
 impl<F> LocalTask<F> {
     fn shared(&self) -> &Shared {
         &self.key.shared
     }
 
-    /// Moves to the next stage, if there is one from here. Returns the stage before.
-    fn step(&self, next: impl FnOnce(Stage) -> Option<Stage>) -> Stage {
+    /// Moves to the next stage from one of these, and returns that one. From another one it does not move.
+    fn step(&self, from: &[Stage], next: Stage) -> Option<Stage> {
         let mut stage = lock(&self.stage);
-        let before = *stage;
-        *stage = next(before).unwrap_or(before);
-        before
+        from.contains(&stage).then(|| std::mem::replace(&mut *stage, next))
     }
 }
 
@@ -290,8 +285,7 @@ impl<F: Future + 'static> Wake for LocalTask<F> {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        let is_waiting = |stage| stage == Stage::Waiting;
-        if is_waiting(self.step(|stage| is_waiting(stage).then_some(Stage::Queued))) {
+        if self.step(&[Stage::Waiting], Stage::Queued).is_some() {
             let job = Arc::clone(self) as Arc<dyn Run<Shared>>;
             // It has its place already (SPAWN-2). A loop that takes no posts takes no wakes either. Then the future waits for
             // the end of the loop, which drops it.
@@ -305,12 +299,9 @@ impl<F: Future + 'static> Wake for LocalTask<F> {
 impl<F: Future + 'static> Run<Shared> for LocalTask<F> {
     /// Polls the future once. The next wake posts it anew.
     fn run(&self, _shared: &Shared, _place: &mut dyn Place) -> Ran {
-        let is_queued = |stage| stage == Stage::Queued;
-        // Before the poll, whose wakes are posted anew (SPAWN-1).
-        if !is_queued(self.step(|stage| is_queued(stage).then_some(Stage::Waiting))) {
-            return Ran::Not;
-        }
-        let has_run = self.key.get().is_some_and(|spawned: Rc<Spawned<F>>| spawned.poll());
+        // The step comes before the poll, whose wakes are posted anew (SPAWN-1).
+        let has_run = self.step(&[Stage::Queued], Stage::Waiting).is_some()
+            && self.key.get().is_some_and(|spawned: Rc<Spawned<F>>| spawned.poll());
         if has_run { Ran::ForTheLastTime } else { Ran::Not }
     }
 
@@ -325,10 +316,7 @@ impl<F: Future + 'static> Run<Shared> for LocalTask<F> {
 
 impl<F: Future + 'static> Cancel for LocalTask<F> {
     fn cancel(&self) -> bool {
-        let before = self.step(|stage| (!stage.is_end()).then_some(Stage::Cancelled));
-        if before.is_end() {
-            return false;
-        }
+        let Some(before) = self.step(LIVE, Stage::Cancelled) else { return false };
         if before == Stage::Queued {
             self.shared().remove(&self.position); // its job is among the immediate tasks
         }
@@ -343,6 +331,6 @@ impl<F: Future + 'static> Cancel for LocalTask<F> {
     }
 
     fn is_done(&self) -> bool {
-        lock(&self.stage).is_end()
+        !LIVE.contains(&lock(&self.stage))
     }
 }
