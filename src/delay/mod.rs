@@ -237,22 +237,14 @@ impl<K, V> DelayQueue<K, V> {
     /// Panics if it would have to wait inside a task on the scheduler's own tick thread, or in a turn of its
     /// [`Driver`](crate::Driver): while that thread waits, nothing becomes due.
     pub fn recv(&self) -> Option<Expired<K, V>> {
-        let wait = |sleeper: &Sleeper| {
-            assert!(
-                !self.shared.scheduler.is_turned_here(),
-                "`DelayQueue::recv` would block the thread that serves its scheduler, and wait for ever: take what is \
-                 due with `try_next`, or receive on a thread of your own"
-            );
-            sleeper.sleep();
-            true
-        };
-        self.try_next().or_else(|| self.wait(wait))
+        self.wait(None)
     }
 
     /// Waits until an item is due, at most for the given time, and takes it. Returns `None` if the time is up, or if the
     /// queue or its scheduler is closed and nothing is due.
     ///
-    /// The time is real time, also if the clock of the scheduler is a virtual one.
+    /// The time is real time, also if the clock of the scheduler is a virtual one. If it ends beyond the range of that time,
+    /// this is a [`recv`](DelayQueue::recv).
     ///
     /// ```
     /// use std::time::Duration;
@@ -266,23 +258,14 @@ impl<K, V> DelayQueue<K, V> {
     /// # Ok::<(), tickwheel::delay::InsertError<&str, ()>>(())
     /// ```
     pub fn recv_timeout(&self, timeout: Duration) -> Option<Expired<K, V>> {
-        let end = Instant::now().checked_add(timeout);
-        let wait = |sleeper: &Sleeper| match end {
-            None => {
-                sleeper.sleep();
-                true
-            }
-            Some(end) => {
-                let left = end.saturating_duration_since(Instant::now());
-                sleeper.sleep_for(left);
-                !left.is_zero()
-            }
-        };
-        self.try_next().or_else(|| self.wait(wait))
+        self.wait(Instant::now().checked_add(timeout))
     }
 
-    /// Waits for an item on this thread. `wait` sleeps, and returns false when the time is up.
-    fn wait(&self, wait: impl Fn(&Sleeper) -> bool) -> Option<Expired<K, V>> {
+    /// Waits for an item on this thread, until `end` at most.
+    fn wait(&self, end: Option<Instant>) -> Option<Expired<K, V>> {
+        if let known @ Some(_) = self.try_next() {
+            return known;
+        }
         let sleeper = Sleeper::new();
         let waker = sleeper.waker();
         let mut context = Context::from_waker(&waker);
@@ -291,7 +274,18 @@ impl<K, V> DelayQueue<K, V> {
             if let Poll::Ready(item) = next.as_mut().poll(&mut context) {
                 return item;
             }
-            if !wait(&sleeper) {
+            let Some(end) = end else {
+                assert!(
+                    !self.shared.scheduler.is_turned_here(),
+                    "`DelayQueue::recv` would block the thread that serves its scheduler, and wait for ever: take what \
+                     is due with `try_next`, or receive on a thread of your own"
+                );
+                sleeper.sleep();
+                continue;
+            };
+            let left = end.saturating_duration_since(Instant::now());
+            sleeper.sleep_for(left);
+            if left.is_zero() {
                 return None;
             }
         }

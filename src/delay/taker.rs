@@ -45,7 +45,11 @@ impl Taker {
         context: &Context<'_>,
     ) -> Poll<Option<Expired<K, V>>> {
         let waker = context.waker();
-        if self.sleeps_well(queue, waker) {
+        // If this is the leader, nothing has come in that it would sleep past, its time has not come, and its alarm is set,
+        // there is nothing to do. A task may be polled often for other reasons. A thread that has something for the leader
+        // changes `asleep_until` before it wakes it, so the poll after that sees the change.
+        let sleeps_well = |until| queue.is_asleep_until(until) && queue.now() < until;
+        if self.set_for(waker).is_some_and(sleeps_well) {
             return Poll::Pending;
         }
         let mut is_refused = false;
@@ -76,16 +80,6 @@ impl Taker {
         };
         self.leave(queue);
         Poll::Ready(out.map(|out| queue.expired(out)))
-    }
-
-    /// Returns true if this is the leader, nothing has come in that it would sleep past, its time has not come, and its
-    /// alarm is set. Then there is nothing to do, for a task that is polled often for other reasons.
-    ///
-    /// A thread that has something for the leader changes `asleep_until` before it wakes it, so the poll after that sees
-    /// the change.
-    fn sleeps_well<K, V>(&self, queue: &Shared<K, V>, waker: &Waker) -> bool {
-        let is_right = |until| queue.is_asleep_until(until) && queue.now() < until;
-        self.set_for(waker).is_some_and(is_right)
     }
 
     /// Returns when the alarm rings, if it is set and wakes this waker.
