@@ -384,7 +384,7 @@ MUTATIONS = [
      "        if deadline < items.head {\n", "        if deadline.0 < items.head.0 / 2 {\n",
      tests("soak::delay_queue_model", "soak::deadline_model")),
     ("delay: a replacement keeps its place among equals", "src/delay/items.rs",
-     "        self.wheel.reset_as(found.at, deadline.0, order);\n        let item", "        self.wheel.reset_as(found.at, deadline.0, order / 2);\n        let item",
+     "        self.wheel.reset_as(at, deadline.0, order);\n        let item", "        self.wheel.reset_as(at, deadline.0, order / 2);\n        let item",
      tests("soak::delay_queue_model")),
     ("delay: an item that was taken holds its place", "src/delay/shared.rs",
      "            if out.is_some() {\n                self.limit.leave();\n", "            if out.is_some() {\n",

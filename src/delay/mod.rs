@@ -413,7 +413,7 @@ impl<K: Hash + Eq, V> DelayQueue<K, V> {
         }
         // If `Eq` panics here, key and value are dropped after the guard, as parameters are.
         let before = match items.find(place.hash, &key) {
-            Some(found) => Some((items.replace(found, value, due), key)),
+            Some((_, at)) => Some((items.replace(at, value, due), key)),
             None if shared.limit.enter() => {
                 items.insert(place.hash, key, value, due);
                 shared.note_table(place, &items);
