@@ -158,7 +158,7 @@ MUTATIONS = [
     ("a series in its run is nobody's", "src/engine/termination.rs",
      "                Phase::Running => {\n", "                Phase::Running if false => {\n", tests("end_of_life::s29_s31_end_of_life")),
     ("what waits in an executor is forgotten", "src/engine/shutdown.rs",
-     "self.shared.hooks.catch(|| self.look_into_the_holders(&mut found));", "_ = &mut found;", tests("end_of_life::s29_s31_end_of_life")),
+     "self.shared.hooks.on_panic.catch(None, || self.look_into_the_holders(&mut found));", "_ = &mut found;", tests("end_of_life::s29_s31_end_of_life")),
     ("a clone does not look again when the slot has the next task", "src/scheduler/handle.rs",
      "            || is_noted() // once more", "            || self.cancelled.load_in_order() // once more", models("holders")),
     ("a tick thread that runs tasks seems to stand still", "src/engine/intake/mod.rs",

@@ -138,7 +138,7 @@ impl Engine {
     /// Drops the engine's hold on a target.
     fn release(&self, target: Target) {
         // It may be the last hold on the executor, whose `Drop` is user code.
-        self.shared.hooks.catch(|| drop(target));
+        self.shared.hooks.on_panic.catch(None, || drop(target));
     }
 
     /// Returns true if this turn has had its share of time. If the clock panics, the turn has time.
@@ -165,7 +165,7 @@ impl Engine {
         batch.goes_to(executor);
         // An executor is user code. If it panics, the tasks that it has not taken out of the batch count as refused,
         // so none is lost, and the turn goes on (S17).
-        self.shared.hooks.catch(|| executor.executor.execute_batch(batch));
+        self.shared.hooks.on_panic.catch(None, || executor.executor.execute_batch(batch));
         // What was refused is taken back already, from the executor that had it.
         executor.backlog.take_back(self.batch.len());
         executor.backlog.count_done(self.batch.over());

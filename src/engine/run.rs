@@ -102,7 +102,7 @@ impl Shared {
     /// Asks the clock, which may be a user's, for something; `None` if it panics, which is reported (S17).
     #[inline]
     pub(crate) fn ask_clock<R>(&self, question: impl FnOnce(&dyn Clock) -> R) -> Option<R> {
-        self.hooks.catch(|| question(&*self.watch.clock))
+        self.hooks.on_panic.catch(None, || question(&*self.watch.clock))
     }
 
     #[inline]
@@ -184,7 +184,7 @@ impl Shared {
             BehindRun::Leftover => {}
             BehindRun::Decided(decision, task) => {
                 // It may run a user's code: for example the clock of the scheduler that the series moves to.
-                self.hooks.catch(|| decision(task));
+                self.hooks.on_panic.catch(None, || decision(task));
                 self.termination.runs_leftover(false);
             }
         }
@@ -284,7 +284,7 @@ impl Shared {
         // The iterator has passed the waker that panicked, so the loop goes on with the next one.
         while let Err(panic) = caught(|| wakers.by_ref().for_each(Waker::wake)) {
             self.count_panic();
-            self.hooks.report(panic);
+            self.hooks.on_panic.report(None, panic);
         }
     }
 

@@ -33,7 +33,7 @@ impl Engine {
         let mut entries = Vec::new();
         let hooks = &self.shared.hooks;
         // Each part by itself: if a fault of ours has broken one, what is in the others still comes back (S17).
-        let part = |drain: &mut dyn FnMut()| _ = hooks.catch(drain);
+        let part = |drain: &mut dyn FnMut()| _ = hooks.on_panic.catch(None, drain);
         part(&mut || entries = self.retries.drain());
         part(&mut || self.ready.drain(&mut entries));
         part(&mut || self.wheel.drain(&mut entries));
@@ -53,7 +53,7 @@ impl Engine {
         let leftovers = entries.into_iter().filter_map(|entry| self.give_back(entry)).collect();
         let mut found = Found { leftovers, ..Found::default() };
         let others = found.leftovers.len();
-        self.shared.hooks.catch(|| self.look_into_the_holders(&mut found));
+        self.shared.hooks.on_panic.catch(None, || self.look_into_the_holders(&mut found));
         let Found { mut leftovers, running, series } = found;
         // The termination sorts them by deadline, stably. At equal deadlines those that executors have come first, in no
         // order, then the refused tasks, then the others in the order of scheduling, and at last the series that executors
@@ -62,7 +62,7 @@ impl Engine {
         let count = self.fulfil(leftovers, running, &series);
         self.shared.wake(&mut self.wakers); // they find the scheduler closed
         self.shared.hooks.observe(|observer| observer.stopped(count));
-        self.shared.hooks.catch(|| drop(executor));
+        self.shared.hooks.on_panic.catch(None, || drop(executor));
         self.shared.bell.wakes(None); // it may be a user's, and handles keep the bell alive
         // From now on no engine of this scheduler trims memory. If it was the last one of all, the trim is done here.
         drop(self.trims.take());

@@ -137,7 +137,7 @@ impl Drop for Stopping {
         // The end may be far, and the scheduler may live on. Neither must keep the waker of a task that waits no more.
         let waker = self.waiter.and_then(|waiter| self.shared.termination.forget(waiter));
         // A waker's `Drop` is user code, so its panic is reported (S9).
-        self.shared.hooks.catch(|| drop(waker));
+        self.shared.hooks.on_panic.catch(None, || drop(waker));
         if self.is_taker {
             let given_up = self.shared.termination.leave(Leaver::TakerThatGivesUp);
             self.shared.drop_leftovers(given_up);
@@ -419,7 +419,7 @@ impl PendingTask {
             shared.admit_leftover(task.key, from, there, deadline, executor, reservation)?;
         self.task = None;
         // It may be the last hold on an executor, which is user code.
-        self.shared.hooks.catch(|| drop(moved.old_executor));
+        self.shared.hooks.on_panic.catch(None, || drop(moved.old_executor));
         // A series that was in a run may be over because it has ended itself. Its holder knows.
         let is_cancelled = moved.was_cancelled && !was_in_run;
         let handle = if is_cancelled { Cancellable::cancelled } else { Cancellable::new };
