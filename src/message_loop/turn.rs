@@ -66,16 +66,10 @@ pub(super) struct LoopCore {
     pub(super) is_closed: Cell<bool>,
 }
 
-struct ActiveRun {
-    /// How this run alone was told to quit.
-    quit: Option<Arc<RunQuit>>,
-    kind: RunKind,
-}
-
 /// What calls the delegate's methods in a run.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum RunKind {
-    Pump,
+enum ActiveRun {
+    /// The pump. The run may be told to quit alone.
+    Pump(Option<Arc<RunQuit>>),
     UntilIdle,
     /// One `turn`, whose caller waits after it.
     Turn,
@@ -103,7 +97,7 @@ impl LoopCore {
 
     /// Has the pump run the loop until this run ends.
     pub(super) fn run(&self, quit: Option<Arc<RunQuit>>) {
-        let _run = self.begin_run(quit, RunKind::Pump);
+        let _run = self.begin_run(ActiveRun::Pump(quit));
         // A run that was told to quit before starts nothing.
         if !self.must_quit_now() {
             self.pump.run(self);
@@ -112,7 +106,7 @@ impl LoopCore {
 
     /// Runs what is due. Returns how many tasks ran.
     pub(super) fn run_until_idle(&self) -> usize {
-        let _run = self.begin_run(None, RunKind::UntilIdle);
+        let _run = self.begin_run(ActiveRun::UntilIdle);
         let before = self.ran.get();
         loop {
             let did = self.do_work();
@@ -125,7 +119,7 @@ impl LoopCore {
 
     /// Takes one turn. Returns when its caller has to call it again.
     pub(super) fn turn(&self) -> Next {
-        let _run = self.begin_run(None, RunKind::Turn);
+        let _run = self.begin_run(ActiveRun::Turn);
         let did = self.do_work();
         let mut did = self.do_delayed_work() || did;
         loop {
@@ -142,8 +136,8 @@ impl LoopCore {
         }
     }
 
-    fn begin_run(&self, quit: Option<Arc<RunQuit>>, kind: RunKind) -> RunGuard<'_> {
-        self.runs.borrow_mut().push(ActiveRun { quit, kind });
+    fn begin_run(&self, run: ActiveRun) -> RunGuard<'_> {
+        self.runs.borrow_mut().push(run);
         RunGuard(self)
     }
 
@@ -176,7 +170,7 @@ impl Delegate for LoopCore {
             return true; // the inbox was drained since, for example for a quit
         }
         if self.quit.get() == Quit::No && !self.was_told(|run| &run.when_idle) {
-            if self.run_kind() == Some(RunKind::UntilIdle) {
+            if matches!(self.runs.borrow().last(), Some(ActiveRun::UntilIdle)) {
                 return false;
             }
             if self.run_idle_handlers() {
@@ -246,12 +240,8 @@ impl LoopCore {
     /// Returns true if the innermost run itself was told to quit in that way.
     fn was_told(&self, how: fn(&RunQuit) -> &AtomicBool) -> bool {
         let runs = self.runs.borrow();
-        let quit = runs.last().and_then(|run| run.quit.as_deref());
-        quit.is_some_and(|quit| how(quit).load(Ordering::Relaxed))
-    }
-
-    fn run_kind(&self) -> Option<RunKind> {
-        self.runs.borrow().last().map(|run| run.kind)
+        let Some(ActiveRun::Pump(Some(quit))) = runs.last() else { return false };
+        how(quit).load(Ordering::Relaxed)
     }
 
     /// Tells the pump if the innermost run has to end without anything more, and returns true then.
@@ -266,7 +256,8 @@ impl LoopCore {
     /// Tells the pump to return from its innermost run, if the pump has begun it.
     fn end_innermost_run(&self) {
         // Each outer run finds out by itself when it is the innermost one.
-        if self.run_kind() == Some(RunKind::Pump) {
+        let is_pumped = matches!(self.runs.borrow().last(), Some(ActiveRun::Pump(_)));
+        if is_pumped {
             self.pump.quit();
         }
     }
@@ -450,7 +441,7 @@ struct RunGuard<'a>(&'a LoopCore);
 impl Drop for RunGuard<'_> {
     fn drop(&mut self) {
         let run = self.0.runs.borrow_mut().pop();
-        let waits = run.is_some_and(|run| run.kind == RunKind::Turn);
+        let waits = matches!(run, Some(ActiveRun::Turn));
         // Between two turns the loop stays awake or asleep, so that posts wake its caller no more often than they must.
         if !waits && self.0.runs.borrow().is_empty() {
             self.0.shared.end_run();
