@@ -441,6 +441,7 @@ impl<K: Hash + Eq, V> DelayQueue<K, V> {
         self.move_to(key, || self.shared.due_at(deadline))
     }
 
+    #[inline]
     fn move_to(&self, key: &K, due: impl FnOnce() -> Due) -> bool {
         let place = self.shared.place(key);
         let due = due();
