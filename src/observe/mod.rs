@@ -316,6 +316,12 @@ pub(crate) struct Hooks {
 }
 
 impl Hooks {
+    /// Runs code of a user. A panic is reported, and `None` is returned.
+    #[inline]
+    pub(crate) fn catch<R>(&self, code: impl FnOnce() -> R) -> Option<R> {
+        self.on_panic.catch(None, code)
+    }
+
     /// Reports a panic of the task with this name, in its run or when it is dropped by the scheduler. A driver resumes it
     /// (HOOK-3).
     pub(crate) fn report_named(&self, name: &'static str, payload: Payload) {

@@ -1,7 +1,7 @@
 //! Spans and events for `tracing`. Without the feature, this module does nothing.
 //!
-//! Only this file depends on the feature. The rest of the crate calls [`current_span`], and if there is a span, runs
-//! the task in it. Without the feature there is never a span, and the compiler removes that branch.
+//! Only this file depends on the feature. The rest of the crate calls [`current_span`], and if there is a span, wraps
+//! the task in that span. Without the feature there is never a span, and the compiler removes that branch.
 //!
 //! - A one-shot runs in the span in which it was scheduled. Outside of any span nothing is kept, so a task is neither
 //!   larger nor slower.

@@ -3,7 +3,6 @@
 //! Each of them computes the deadline first, wraps the closure in a [`Content`] (with its name or its span, if it has
 //! one), and passes it to `Shared::admit`.
 
-use std::any::type_name;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,7 +11,7 @@ use crate::clock::repeat::{Period, Repeat};
 use crate::clock::tick::Times;
 use crate::engine::shared::Shared;
 use crate::engine::slots::task::Repetition;
-use crate::engine::slots::{Content, NamedOneShot, OneShot, Series};
+use crate::engine::slots::{Content, InSpan, Named, Series};
 use crate::error::{ScheduleError, TryScheduleError};
 use crate::executor::own_executor::OwnExecutor;
 use crate::observe::trace;
@@ -116,16 +115,16 @@ impl Scheduler {
         self.try_admit_once(self.shared().watch.at(instant), task)
     }
 
-    fn try_admit_once<F: FnOnce() + Send + 'static>(
+    fn try_admit_once<T: Content>(
         &self,
         times: Times,
-        task: F,
-    ) -> Result<Cancellable, TryScheduleError<F>> {
+        task: T,
+    ) -> Result<Cancellable, TryScheduleError<T>> {
         match trace::current_span() {
-            None => self.try_admit(times, OneShot(task), Repetition::NONE, |OneShot(task)| task),
-            span => {
-                let task = NamedOneShot { name: type_name::<F>(), span, task };
-                self.try_admit(times, task, Repetition::NONE, |named| named.task)
+            None => self.try_admit(times, task, Repetition::NONE, |task| task),
+            Some(span) => {
+                let task = InSpan { span, task };
+                self.try_admit(times, task, Repetition::NONE, |in_span| in_span.task)
             }
         }
     }
@@ -147,27 +146,16 @@ impl Scheduler {
 
     /// Admits a one-shot, which will run in the span of the calling thread.
     #[inline]
-    pub(super) fn admit_once<F: FnOnce() + Send + 'static>(
+    pub(super) fn admit_once<T: Content>(
         &self,
         times: Times,
-        task: F,
+        task: T,
     ) -> Result<Cancellable, ScheduleError> {
         // Only a task that is scheduled inside a span carries one, which costs room in its holder.
         match trace::current_span() {
-            None => self.admit(times, OneShot(task), Repetition::NONE),
-            Some(_) => self.admit_named(times, type_name::<F>(), task),
+            None => self.admit(times, task, Repetition::NONE),
+            Some(span) => self.admit(times, InSpan { span, task }, Repetition::NONE),
         }
-    }
-
-    #[inline]
-    pub(super) fn admit_named<F: FnOnce() + Send + 'static>(
-        &self,
-        times: Times,
-        name: &'static str,
-        task: F,
-    ) -> Result<Cancellable, ScheduleError> {
-        let span = trace::current_span();
-        self.admit(times, NamedOneShot { name, span, task }, Repetition::NONE)
     }
 
     /// Admits a task. The handle is made here, inlined into the caller, so that it is built in its final place.
@@ -318,11 +306,11 @@ impl Scheduler {
         self.try_admit(times, Series(task), repetition, |Series(task)| task)
     }
 
-    pub(super) fn admit_series<T: Content>(
+    pub(super) fn admit_series(
         &self,
         initial: Duration,
         period: Period,
-        task: T,
+        task: impl Content,
     ) -> Result<Cancellable, ScheduleError> {
         let repetition = Repetition::of(period).ok_or(ScheduleError::ZeroPeriod)?;
         self.admit(self.shared().watch.after(initial), task, repetition)
@@ -342,6 +330,6 @@ impl Scheduler {
         F: FnOnce() + Send + 'static,
     {
         let times = self.shared().watch.at(instant);
-        self.admit_named(times, name, task)
+        self.admit_once(times, Named { name, task })
     }
 }

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::clock::repeat::{Period, Repeat};
-use crate::engine::slots::NamedSeries;
+use crate::engine::slots::{Named, Series};
 use crate::error::ScheduleError;
 use crate::platform::impls::call_target;
 use crate::scheduler::Scheduler;
@@ -262,11 +262,11 @@ impl Schedule for Scheduler {
     fn schedule_named(&self, name: &'static str, request: Request) -> Scheduled {
         match request {
             Request::After(delay, task) => {
-                self.admit_named(self.shared().watch.after(delay), name, task)
+                self.admit_once(self.shared().watch.after(delay), Named { name, task })
             }
             Request::At(deadline, task) => self.schedule_at_named(name, deadline, task),
             Request::Series(initial, period, task) => {
-                self.admit_series(initial, period, NamedSeries { name, task })
+                self.admit_series(initial, period, Named { name, task: Series(task) })
             }
         }
     }
