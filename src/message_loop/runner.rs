@@ -308,17 +308,14 @@ impl Schedule for TaskRunner {
         name: &'static str,
         request: Request,
     ) -> Result<Cancellable, ScheduleError> {
-        match request {
-            Request::After(delay, task) => {
-                self.or_drop(self.shared.post_named(self.shared.after(delay), name, task))
-            }
-            Request::At(deadline, task) => {
-                self.or_drop(self.shared.post_named(Some(deadline), name, task))
-            }
+        let (deadline, task) = match request {
+            Request::After(delay, task) => (self.shared.after(delay), task),
+            Request::At(deadline, task) => (Some(deadline), task),
             Request::Series(initial, period, task) => {
-                self.or_drop(self.shared.post_series(initial, period, name, task))
+                return self.or_drop(self.shared.post_series(initial, period, name, task));
             }
-        }
+        };
+        self.or_drop(self.shared.post_named(deadline, name, task))
     }
 }
 
