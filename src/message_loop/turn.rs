@@ -181,9 +181,8 @@ impl Delegate for LoopCore {
         }
         // A nested run that has deferred a task ends alone, and leaves that task to the outermost run. Otherwise the loop
         // ends when no run has anything left that may start.
-        if self.quit.get() != Quit::No
-            && !(self.is_nested() && !self.tasks.borrow().deferred.is_empty())
-        {
+        let may_end = !self.is_nested() || self.tasks.borrow().deferred.is_empty();
+        if may_end && self.quit.get() != Quit::No {
             self.quit.set(self.shared.quit_if_empty());
             if self.quit.get() != Quit::Now {
                 return true; // something has come in
