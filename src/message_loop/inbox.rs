@@ -26,6 +26,7 @@
 //! no lock to take then. A cancelled one stays in its queue, without its closure, until its turn, or until a sweep that
 //! keeps the memory in proportion to the tasks that are pending.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -124,15 +125,18 @@ pub(super) struct Enqueued {
     pub(super) must_wake: bool,
 }
 
-/// What the loop finds in the inbox, beside immediate tasks.
-pub(super) struct Drained {
-    /// How the loop was told to quit.
-    pub(super) quit: Quit,
-    /// When the first delayed task is due, or somewhat earlier.
-    pub(super) first: Option<Instant>,
-    pub(super) is_woken: bool,
-    /// The entries of the local table that the caller has to drop.
-    pub(super) discarded: Vec<u64>,
+/// What the loop's thread knows of the inbox without its lock.
+#[derive(Default)]
+pub(super) struct Seen {
+    /// As the inbox said when it was last drained.
+    pub(super) quit: Cell<Quit>,
+    /// When the first delayed task is due, or earlier if that one has been cancelled or moved. For a loop that sleeps it is
+    /// the time that the inbox was told, because the pump must not wait longer than posters assume (INBOX-1).
+    pub(super) first: Cell<Option<Instant>>,
+    /// The loop has gone to sleep, and has not been called since.
+    pub(super) is_asleep: Cell<bool>,
+    /// The idle handlers have run in this idle phase.
+    pub(super) has_idled: Cell<bool>,
 }
 
 impl Inbox {
@@ -367,8 +371,9 @@ impl Shared {
         self.changed.load(Ordering::Relaxed)
     }
 
-    /// Takes out what has come in, and immediate tasks if `immediate` is empty.
-    pub(super) fn drain(&self, immediate: &mut VecDeque<QueuedTask>) -> Drained {
+    /// Takes out what has come in, and immediate tasks if `immediate` is empty. Returns the entries of the local table that
+    /// the caller has to drop.
+    pub(super) fn drain(&self, immediate: &mut VecDeque<QueuedTask>, seen: &Seen) -> Vec<u64> {
         let mut inbox = self.inbox();
         // Under the lock, so what comes later says so again (INBOX-5).
         self.changed.store(false, Ordering::Relaxed);
@@ -377,18 +382,19 @@ impl Shared {
             std::mem::swap(immediate, &mut inbox.immediate);
             inbox.cancelled = 0;
         }
-        Drained {
-            quit: inbox.quit,
-            first: inbox.look(self.epoch),
-            is_woken: self.is_woken.load(Ordering::Relaxed) // the lock shows a wake that has notified
-                && self.is_woken.swap(false, Ordering::AcqRel),
-            discarded: std::mem::take(&mut inbox.discarded),
+        // The lock shows a wake that has notified.
+        if self.is_woken.load(Ordering::Relaxed) && self.is_woken.swap(false, Ordering::AcqRel) {
+            seen.has_idled.set(false);
         }
+        seen.is_asleep.set(false);
+        seen.quit.set(inbox.quit);
+        seen.first.set(inbox.look(self.epoch));
+        std::mem::take(&mut inbox.discarded)
     }
 
-    /// Takes out the first delayed task, if it may start at this reading of the clock. Returns it, and when the one after
-    /// it is due.
-    pub(super) fn pop_delayed(&self, now: Instant) -> (Option<QueuedTask>, Option<Instant>) {
+    /// Takes out the first delayed task, if it may start at this reading of the clock. If there is none, the one that was
+    /// the first has been cancelled or moved.
+    pub(super) fn pop_delayed(&self, now: Instant, seen: &Seen) -> Option<QueuedTask> {
         let mut inbox = self.inbox();
         let mut task = None;
         if let Some(by) = inbox.quit.starts_by(now) {
@@ -400,12 +406,12 @@ impl Shared {
         }
         // So a reset from now on finds that it is out of the wheel, and makes a new place for it.
         task.iter().for_each(|task| task.job.position().set(QueuedTask::AT_ONCE));
-        (task, inbox.look(self.epoch))
+        seen.first.set(inbox.look(self.epoch));
+        task
     }
 
-    /// Puts the loop to sleep until the first deadline, unless something has come (INBOX-1). Returns whether it sleeps,
-    /// and that deadline.
-    pub(super) fn go_to_sleep(&self) -> (bool, Option<Instant>) {
+    /// Puts the loop to sleep until the first deadline, or returns false if something has come (INBOX-1).
+    pub(super) fn go_to_sleep(&self, seen: &Seen) -> bool {
         let mut inbox = self.inbox();
         // Looked at again, because tasks may have been cancelled or moved. A poster comes before or after this (INBOX-1).
         let until = inbox.look(self.epoch);
@@ -413,7 +419,9 @@ impl Shared {
         if sleeps {
             inbox.sleep = SleepState::Asleep(until, ());
         }
-        (sleeps, until)
+        seen.first.set(until);
+        seen.is_asleep.set(sleeps);
+        sleeps
     }
 
     /// Notes that the loop is called again. From here on posts wake nobody.
@@ -428,12 +436,12 @@ impl Shared {
     }
 
     /// Ends a loop that was told to quit and has nothing left to do, unless something has come in.
-    pub(super) fn quit_if_empty(&self) -> Quit {
+    pub(super) fn quit_if_empty(&self, seen: &Seen) {
         let mut inbox = self.inbox();
         if inbox.immediate.is_empty() && !self.has_changed() {
             inbox.quit.tighten(Quit::Now);
         }
-        inbox.quit
+        seen.quit.set(inbox.quit);
     }
 
     /// Takes all tasks out, in the order in which they would run: the immediate ones, then by deadline. Returns `None` if
@@ -457,17 +465,17 @@ impl Shared {
         self.passed.store(passed.wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// Checks the inbox against what the loop's thread knows: whether it sleeps, and how it was told to quit.
-    pub(super) fn check_invariants(&self, is_asleep: bool, quit: Quit) {
+    /// Checks the inbox against what the loop's thread knows.
+    pub(super) fn check_invariants(&self, seen: &Seen) {
         let mut inbox = self.inbox();
-        let is_told = inbox.discarded.is_empty() && inbox.quit == quit;
+        let is_told = inbox.discarded.is_empty() && inbox.quit == seen.quit.get();
         assert!(self.has_changed() || is_told, "a lost hint (INBOX-5)");
         let is_over = inbox.is_empty() && inbox.quit == Quit::Now;
         assert!(is_over || !inbox.is_gone, "a post to a loop that is gone (INBOX-3)");
         if inbox.is_run && matches!(inbox.sleep, SleepState::Asleep(..)) {
             let first = inbox.look(self.epoch);
             let sleeps_past = first.is_some_and(|first| inbox.sleep.sleeps_past(first));
-            let sleeps = is_asleep && inbox.immediate.is_empty() && !sleeps_past;
+            let sleeps = seen.is_asleep.get() && inbox.immediate.is_empty() && !sleeps_past;
             assert!(sleeps, "it was not woken (WAKE-2)");
         }
     }

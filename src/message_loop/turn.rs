@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use super::inbox::{Drained, OutOfQueue, Shared};
+use super::inbox::{OutOfQueue, Seen, Shared};
 use super::local::LocalTable;
 use super::looper::Next;
 use super::pump::{Delegate, MessagePump};
@@ -48,15 +48,7 @@ pub(super) struct LoopCore {
     pump: Box<dyn MessagePump>,
     /// The tasks that have come out of the inbox, and wait for their turns.
     tasks: RefCell<Tasks>,
-    /// As the inbox said when it was last drained.
-    quit: Cell<Quit>,
-    /// When the first delayed task is due, or earlier if that one has been cancelled or moved. For a loop that sleeps it is
-    /// the time that the inbox was told, because the pump must not wait longer than posters assume (INBOX-1).
-    first: Cell<Option<Instant>>,
-    /// The loop has gone to sleep, and has not been called since.
-    is_asleep: Cell<bool>,
-    /// The idle handlers have run in this idle phase.
-    has_idled: Cell<bool>,
+    seen: Seen,
     /// The runs, the innermost last.
     runs: RefCell<Vec<ActiveRun>>,
     /// How many tasks have run.
@@ -82,10 +74,7 @@ impl LoopCore {
             locals: LocalTable::default(),
             pump,
             tasks: RefCell::default(),
-            quit: Cell::default(),
-            first: Cell::default(),
-            is_asleep: Cell::default(),
-            has_idled: Cell::default(),
+            seen: Seen::default(),
             runs: RefCell::default(),
             ran: Cell::new(0),
             idle_handlers: RefCell::default(),
@@ -130,8 +119,8 @@ impl LoopCore {
             did = self.do_idle_work();
             if !did {
                 // It sleeps, or a run has to end.
-                let next = self.first.get().map_or(Next::Idle, Next::At);
-                return if self.is_asleep.get() { next } else { Next::Quit };
+                let next = self.seen.first.get().map_or(Next::Idle, Next::At);
+                return if self.seen.is_asleep.get() { next } else { Next::Quit };
             }
         }
     }
@@ -158,7 +147,7 @@ impl Delegate for LoopCore {
     }
 
     fn next_delayed_work(&self) -> Option<Instant> {
-        self.first.get()
+        self.seen.first.get()
     }
 
     fn do_idle_work(&self) -> bool {
@@ -169,7 +158,7 @@ impl Delegate for LoopCore {
         if self.has_work() {
             return true; // the inbox was drained since, for example for a quit
         }
-        if self.quit.get() == Quit::No && !self.was_told(|run| &run.when_idle) {
+        if self.seen.quit.get() == Quit::No && !self.was_told(|run| &run.when_idle) {
             if matches!(self.runs.borrow().last(), Some(ActiveRun::UntilIdle)) {
                 return false;
             }
@@ -177,14 +166,16 @@ impl Delegate for LoopCore {
                 self.quit_if_told();
                 return true;
             }
-            return !self.go_to_sleep();
+            let sleeps = self.shared.go_to_sleep(&self.seen);
+            self.check_invariants();
+            return !sleeps;
         }
         // A nested run that has deferred a task ends alone, and leaves that task to the outermost run. Otherwise the loop
         // ends when no run has anything left that may start.
         let may_end = !self.is_nested() || self.tasks.borrow().deferred.is_empty();
-        if may_end && self.quit.get() != Quit::No {
-            self.quit.set(self.shared.quit_if_empty());
-            if self.quit.get() != Quit::Now {
+        if may_end && self.seen.quit.get() != Quit::No {
+            self.shared.quit_if_empty(&self.seen);
+            if self.seen.quit.get() != Quit::Now {
                 return true; // something has come in
             }
         }
@@ -223,7 +214,7 @@ impl LoopCore {
             Ran::Again | Ran::ForTheLastTime => {}
         }
         self.ran.set(self.ran.get() + 1);
-        self.has_idled.set(false); // a new idle phase
+        self.seen.has_idled.set(false); // a new idle phase
         true
     }
 
@@ -233,7 +224,7 @@ impl LoopCore {
         if self.shared.has_changed() {
             self.drain_inbox();
         }
-        self.quit.get() == Quit::Now || self.was_told(|run| &run.now)
+        self.seen.quit.get() == Quit::Now || self.was_told(|run| &run.now)
     }
 
     /// Returns true if the innermost run itself was told to quit in that way.
@@ -269,16 +260,9 @@ impl LoopCore {
             let mut tasks = self.tasks.borrow_mut();
             // Before the two tables are exchanged, or the memory of a peak would go back and forth between them.
             give_back(&mut tasks.immediate);
-            let Drained { quit, first, is_woken, discarded } =
-                self.shared.drain(&mut tasks.immediate);
+            let discarded = self.shared.drain(&mut tasks.immediate, &self.seen);
             let has_immediate = !tasks.immediate.is_empty();
             drop(tasks);
-            self.is_asleep.set(false);
-            self.quit.set(quit);
-            self.first.set(first);
-            if is_woken {
-                self.has_idled.set(false);
-            }
             if discarded.is_empty() {
                 return has_immediate;
             }
@@ -308,10 +292,7 @@ impl LoopCore {
     #[inline] // see `next_immediate`
     fn next_delayed(&self) -> Option<QueuedTask> {
         while let Some(now) = self.delayed_is_due() {
-            let (task, first) = self.shared.pop_delayed(now);
-            self.first.set(first);
-            // If there is none, the one that was the first has been cancelled or moved.
-            let task = task?;
+            let task = self.shared.pop_delayed(now, &self.seen)?;
             if task.nests || !self.is_nested() {
                 return Some(task);
             }
@@ -323,10 +304,10 @@ impl LoopCore {
     /// Returns a reading of the clock if the first of the delayed tasks may start by then.
     fn delayed_is_due(&self) -> Option<Instant> {
         // Without delayed tasks the clock is not read.
-        self.first.get()?;
+        self.seen.first.get()?;
         let now = self.shared.now();
         // Another task may be the first one by now, because the clock is a user's, and may run the loop.
-        let (first, by) = (self.first.get()?, self.quit.get().starts_by(now)?);
+        let (first, by) = (self.seen.first.get()?, self.seen.quit.get().starts_by(now)?);
         (first <= by).then_some(now)
     }
 
@@ -340,24 +321,15 @@ impl LoopCore {
     /// Notes that the loop is called again.
     fn wake_up(&self) {
         // Most calls find the loop awake, and take no lock.
-        if self.is_asleep.replace(false) {
+        if self.seen.is_asleep.replace(false) {
             self.shared.wake_up();
         }
-    }
-
-    /// Puts the loop to sleep until its next deadline, or returns false if something has come (INBOX-1).
-    fn go_to_sleep(&self) -> bool {
-        let (sleeps, first) = self.shared.go_to_sleep();
-        self.first.set(first);
-        self.is_asleep.set(sleeps);
-        self.check_invariants();
-        sleeps
     }
 
     /// Checks the inbox in a debug build.
     fn check_invariants(&self) {
         if cfg!(debug_assertions) {
-            self.shared.check_invariants(self.is_asleep.get(), self.quit.get());
+            self.shared.check_invariants(&self.seen);
         }
     }
 
@@ -389,7 +361,7 @@ impl LoopCore {
     /// Runs all handlers, unless they have run in this idle phase, as long as the loop goes on. Returns true if there
     /// were any.
     fn run_idle_handlers(&self) -> bool {
-        if self.has_idled.replace(true) {
+        if self.seen.has_idled.replace(true) {
             return false;
         }
         // A list of its own, because handlers may add and remove handlers, themselves too.
