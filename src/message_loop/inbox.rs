@@ -425,8 +425,11 @@ impl Shared {
     }
 
     /// Notes that the loop is called again. From here on posts wake nobody.
-    pub(super) fn wake_up(&self) {
-        self.inbox().set_awake();
+    pub(super) fn wake_up(&self, seen: &Seen) {
+        // Most calls find the loop awake, and take no lock.
+        if seen.is_asleep.replace(false) {
+            self.inbox().set_awake();
+        }
     }
 
     /// Notes that the loop is run no more (INBOX-2).
@@ -465,8 +468,11 @@ impl Shared {
         self.passed.store(passed.wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// Checks the inbox against what the loop's thread knows.
+    /// Checks the inbox against what the loop's thread knows, in a debug build.
     pub(super) fn check_invariants(&self, seen: &Seen) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
         let mut inbox = self.inbox();
         let is_told = inbox.discarded.is_empty() && inbox.quit == seen.quit.get();
         assert!(self.has_changed() || is_told, "a lost hint (INBOX-5)");

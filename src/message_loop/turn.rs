@@ -151,7 +151,7 @@ impl Delegate for LoopCore {
     }
 
     fn do_idle_work(&self) -> bool {
-        self.wake_up();
+        self.shared.wake_up(&self.seen);
         if self.quit_if_told() {
             return false;
         }
@@ -167,7 +167,7 @@ impl Delegate for LoopCore {
                 return true;
             }
             let sleeps = self.shared.go_to_sleep(&self.seen);
-            self.check_invariants();
+            self.shared.check_invariants(&self.seen);
             return !sleeps;
         }
         // A nested run that has deferred a task ends alone, and leaves that task to the outermost run. Otherwise the loop
@@ -187,8 +187,8 @@ impl Delegate for LoopCore {
 impl LoopCore {
     /// Runs the next task of one sort, or skips as many cancelled ones as one call may. Returns false if there is none.
     fn run_next(&self, next: impl Fn(&LoopCore) -> Option<QueuedTask>) -> bool {
-        self.wake_up();
-        self.check_invariants();
+        self.shared.wake_up(&self.seen);
+        self.shared.check_invariants(&self.seen);
         // Asked before and after the task, because a quit from elsewhere and the task itself may end the run.
         if self.quit_if_told() {
             return false;
@@ -316,21 +316,6 @@ impl LoopCore {
         // Nothing is borrowed any more when the clock is read.
         let has_immediate = self.tasks.borrow().has_next(self.is_nested());
         has_immediate || self.delayed_is_due().is_some()
-    }
-
-    /// Notes that the loop is called again.
-    fn wake_up(&self) {
-        // Most calls find the loop awake, and take no lock.
-        if self.seen.is_asleep.replace(false) {
-            self.shared.wake_up();
-        }
-    }
-
-    /// Checks the inbox in a debug build.
-    fn check_invariants(&self) {
-        if cfg!(debug_assertions) {
-            self.shared.check_invariants(&self.seen);
-        }
     }
 
     // ----- idle handlers -------------------------------------------------------------------
