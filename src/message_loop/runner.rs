@@ -156,8 +156,8 @@ impl TaskRunner {
     ///
     /// # Errors
     ///
-    /// `NotBound` if the calling thread has no loop. `Closed` and `Full` as in [`post`](TaskRunner::post). Both
-    /// closures come back.
+    /// `NotBound` if the calling thread has no loop, and `Closed` if that loop is being dropped. `Closed` and `Full` as in
+    /// [`post`](TaskRunner::post). Both closures come back.
     #[doc(alias = "PostTaskAndReplyWithResult")]
     pub fn post_and_reply<T, F, R>(&self, f: F, reply: R) -> Result<(), TryScheduleError<(F, R)>>
     where
