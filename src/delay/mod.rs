@@ -75,8 +75,8 @@
 //! | `get` of an entry that has expired returns nothing | an item that is due stays readable until a taker has it |
 //! | a limit that evicts others | [`with_capacity_limit`](DelayQueue::with_capacity_limit), which refuses |
 
-// `shared` is what the handles of a queue share, with the way in and the way out. Below it, `items` is one shard of the
-// data: a wheel and a `table` of keys. Above it, `taker` tells how takers wait.
+// `shared` is what the handles of a queue share: the shards, and the takers with their line. Below it, `items` is one shard
+// of the data: a wheel and a `table` of keys. Above it, `taker` tells how takers wait. The way in is here.
 mod error;
 mod firsts;
 mod items;
