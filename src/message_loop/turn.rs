@@ -87,10 +87,7 @@ impl LoopCore {
     /// Has the pump run the loop until this run ends.
     pub(super) fn run(&self, quit: Option<Arc<RunQuit>>) {
         let _run = self.begin_run(ActiveRun::Pump(quit));
-        // A run that was told to quit before starts nothing.
-        if !self.must_quit_now() {
-            self.pump.run(self);
-        }
+        self.pump.run(self);
     }
 
     /// Runs what is due. Returns how many tasks ran.
