@@ -10,7 +10,7 @@
 
 use std::any::{Any, type_name};
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::ops::ControlFlow;
 use std::panic::resume_unwind;
@@ -20,7 +20,6 @@ use std::time::{Duration, Instant};
 
 use super::inbox::{Origin, Shared};
 use super::looper::NotBound;
-use super::queue::SMALL;
 use super::runner::{Posted, TaskRunner};
 use super::turn::{self, IdleKey, LoopCore};
 use crate::job::{NamedOnce, Work};
@@ -236,7 +235,7 @@ impl LocalTaskRunner {
 /// The closures and futures that stay on the thread of a loop, until they have run or are dropped.
 #[derive(Default)]
 pub(super) struct LocalTable {
-    entries: RefCell<HashMap<u64, Rc<dyn Any>>>,
+    entries: RefCell<BTreeMap<u64, Rc<dyn Any>>>,
     last_number: Cell<u64>,
 }
 
@@ -246,13 +245,7 @@ impl LocalTable {
     }
 
     pub(super) fn remove(&self, number: u64) -> Option<Rc<dyn Any>> {
-        let mut entries = self.entries.borrow_mut();
-        let local = entries.remove(&number);
-        let len = entries.len();
-        if entries.capacity() > SMALL && len < entries.capacity() / 8 {
-            entries.shrink_to(2 * len); // paid for by those that have left
-        }
-        local
+        self.entries.borrow_mut().remove(&number)
     }
 
     pub(super) fn clear(&self, shared: &Shared) {
