@@ -20,10 +20,7 @@ use std::time::{Duration, Instant};
 const FIRST_STEP: Duration = Duration::from_micros(250);
 const LAST_STEP: Duration = Duration::from_millis(2);
 
-/// A consumer that has passed nothing for so long stands still.
-const STUCK: Duration = LONGEST;
-
-/// No call is held back for longer.
+/// No call is held back for longer. A consumer that has passed nothing in that time stands still.
 const LONGEST: Duration = Duration::from_millis(100);
 
 /// How far a queue may run ahead of its consumer before producers are held back.
@@ -109,7 +106,7 @@ impl Wait {
             // Something passes, so the bound falls back.
             (self.moved_at, self.passed) = (now, flow.passed);
             pressure.allowed.store(pressure.limit, Ordering::Relaxed);
-        } else if now - self.moved_at >= STUCK {
+        } else if now - self.moved_at >= LONGEST {
             // Nothing passes, so the bound doubles. So a consumer that stands still (because it was stopped, or is
             // blocked by the very thread that waits) costs its producers a few waits, and not one wait for each call.
             pressure.allowed.fetch_max(2 * flow.ahead, Ordering::Relaxed);
@@ -300,7 +297,7 @@ mod tests {
         let pressure = Backpressure::new(10);
         let began = Instant::now();
         pressure.hold_back(looks(1000, 0));
-        assert!(began.elapsed() >= STUCK);
+        assert!(began.elapsed() >= LONGEST);
         assert!(!pressure.is_over(2000) && pressure.is_over(2001), "the bound has doubled");
         assert!(
             !pressure.is_over(4) && pressure.is_over(11),

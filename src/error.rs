@@ -78,12 +78,7 @@ impl Stalled {
         }
         let pending = match self.pending {
             0 => "no timer is pending".into(),
-            1 => {
-                "the one task that is pending is never due, or its executor does not run it".into()
-            }
-            n => format!(
-                "the {n} tasks that are pending are never due, or their executor does not run them"
-            ),
+            n => format!("what is pending ({n}) is never due, or its executor does not run it"),
         };
         format!(
             "the future waits, and {pending}: look for a channel whose other end is kept but not used, a lock that \
@@ -117,9 +112,7 @@ impl From<ScheduleError> for io::Error {
         let kind = match error {
             ScheduleError::ZeroPeriod => io::ErrorKind::InvalidInput,
             ScheduleError::Full => io::ErrorKind::QuotaExceeded,
-            ScheduleError::Closed | ScheduleError::NotBound | ScheduleError::NoThread => {
-                io::ErrorKind::Other
-            }
+            _ => io::ErrorKind::Other,
         };
         io::Error::new(kind, error)
     }

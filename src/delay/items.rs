@@ -89,9 +89,9 @@ impl<K, V> Items<K, V> {
     }
 
     /// Puts another value under a key that is there, with a new deadline. Returns the value before.
-    pub(super) fn replace(&mut self, found: Found, value: V, (deadline, order): Due) -> V {
-        self.wheel.reset_as(found.at, deadline.0, order);
-        let item = self.wheel.get_mut(found.at).expect("ITEM-1: a key of the table has a value");
+    pub(super) fn replace(&mut self, at: WheelKey, value: V, (deadline, order): Due) -> V {
+        self.wheel.reset_as(at, deadline.0, order);
+        let item = self.wheel.get_mut(at).expect("ITEM-1: a key of the table has a value");
         std::mem::replace(&mut item.value, value)
     }
 
@@ -141,43 +141,35 @@ impl<K, V> Items<K, V> {
     }
 }
 
-/// A key that is there: its positions in the table and in the wheel.
-#[derive(Clone, Copy)]
-pub(super) struct Found {
-    position: usize,
-    at: WheelKey,
-}
-
 impl<K: Eq, V> Items<K, V> {
-    /// Returns the place of a key. This is the only function that compares keys, and it changes nothing, so a panic in a user's `Eq` leaves the items as
-    /// they were.
-    pub(super) fn find(&self, hash: Hash, key: &K) -> Option<Found> {
-        let place = |index| {
+    /// Returns the positions of a key in the table and in the wheel. This is the only function that compares keys, and it
+    /// changes nothing, so a panic in a user's `Eq` leaves the items as they were.
+    pub(super) fn find(&self, hash: Hash, key: &K) -> Option<(usize, WheelKey)> {
+        self.table.find(hash.get(), |index| {
             let (at, item) = self.wheel.at(index)?;
             (item.key == *key).then_some(at)
-        };
-        self.table.find(hash.get(), place).map(|(position, at)| Found { position, at })
+        })
     }
 
     /// Moves the deadline of a key. Returns false if it is not there.
     pub(super) fn reset(&mut self, hash: Hash, key: &K, (deadline, order): Due) -> bool {
         let found = self.find(hash, key);
-        found.is_some_and(|found| self.wheel.reset_as(found.at, deadline.0, order))
+        found.is_some_and(|(_, at)| self.wheel.reset_as(at, deadline.0, order))
     }
 
     pub(super) fn remove(&mut self, hash: Hash, key: &K) -> Option<(K, V)> {
-        let Found { position, at } = self.find(hash, key)?;
+        let (position, at) = self.find(hash, key)?;
         self.table.remove(position);
         let Item { key, value, .. } = self.wheel.remove(at)?;
         Some((key, value))
     }
 
     pub(super) fn deadline(&self, hash: Hash, key: &K) -> Option<Moment> {
-        self.wheel.deadline(self.find(hash, key)?.at).map(Moment)
+        self.wheel.deadline(self.find(hash, key)?.1).map(Moment)
     }
 
     pub(super) fn get_mut(&mut self, hash: Hash, key: &K) -> Option<&mut V> {
-        let Found { at, .. } = self.find(hash, key)?;
+        let (_, at) = self.find(hash, key)?;
         Some(&mut self.wheel.get_mut(at)?.value)
     }
 }

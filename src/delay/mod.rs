@@ -75,8 +75,8 @@
 //! | `get` of an entry that has expired returns nothing | an item that is due stays readable until a taker has it |
 //! | a limit that evicts others | [`with_capacity_limit`](DelayQueue::with_capacity_limit), which refuses |
 
-// `shared` is what the handles of a queue share, with the way in and the way out. Below it, `items` is one shard of the
-// data: a wheel and a `table` of keys. Above it, `taker` tells how takers wait.
+// `shared` is what the handles of a queue share: the shards, and the takers with their line. Below it, `items` is one shard
+// of the data: a wheel and a `table` of keys. Above it, `taker` tells how takers wait. The way in is here.
 mod error;
 mod firsts;
 mod items;
@@ -91,8 +91,10 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use crate::platform::impls::impl_debug;
-use crate::{Scheduler, Sleeper};
-use shared::Shared;
+use crate::{ScheduleError, Scheduler, Sleeper};
+use items::{Due, Items};
+use shared::{Inside, Shared};
+use taker::Taker;
 
 pub use error::InsertError;
 pub use taker::{Expirations, NextExpired};
@@ -200,7 +202,7 @@ impl<K, V> DelayQueue<K, V> {
 
     /// Returns the number of items, due or not.
     pub fn len(&self) -> usize {
-        self.shared.len()
+        self.shared.all_shards().1.iter().map(|items| items.len()).sum()
     }
 
     /// Returns true if there is no item, due or not.
@@ -212,7 +214,9 @@ impl<K, V> DelayQueue<K, V> {
     ///
     /// It may have to look at all items that are due within the same half of a second.
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.shared.first().map(|first| self.shared.timeline.instant(first))
+        let (_takers, mut shards) = self.shared.all_shards();
+        let first = shards.iter_mut().filter_map(|items| items.first()).min();
+        first.map(|first| self.shared.timeline.instant(first))
     }
 
     // ----- takers --------------------------------------------------------------------------
@@ -233,22 +237,14 @@ impl<K, V> DelayQueue<K, V> {
     /// Panics if it would have to wait inside a task on the scheduler's own tick thread, or in a turn of its
     /// [`Driver`](crate::Driver): while that thread waits, nothing becomes due.
     pub fn recv(&self) -> Option<Expired<K, V>> {
-        let wait = |sleeper: &Sleeper| {
-            assert!(
-                !self.shared.scheduler.is_turned_here(),
-                "`DelayQueue::recv` would block the thread that serves its scheduler, and wait for ever: take what is \
-                 due with `try_next`, or receive on a thread of your own"
-            );
-            sleeper.sleep();
-            true
-        };
-        self.try_next().or_else(|| self.wait(wait))
+        self.wait(None)
     }
 
     /// Waits until an item is due, at most for the given time, and takes it. Returns `None` if the time is up, or if the
     /// queue or its scheduler is closed and nothing is due.
     ///
-    /// The time is real time, also if the clock of the scheduler is a virtual one.
+    /// The time is real time, also if the clock of the scheduler is a virtual one. If it ends beyond the range of that time,
+    /// this is a [`recv`](DelayQueue::recv).
     ///
     /// ```
     /// use std::time::Duration;
@@ -262,23 +258,14 @@ impl<K, V> DelayQueue<K, V> {
     /// # Ok::<(), tickwheel::delay::InsertError<&str, ()>>(())
     /// ```
     pub fn recv_timeout(&self, timeout: Duration) -> Option<Expired<K, V>> {
-        let end = Instant::now().checked_add(timeout);
-        let wait = |sleeper: &Sleeper| match end {
-            None => {
-                sleeper.sleep();
-                true
-            }
-            Some(end) => {
-                let left = end.saturating_duration_since(Instant::now());
-                sleeper.sleep_for(left);
-                !left.is_zero()
-            }
-        };
-        self.try_next().or_else(|| self.wait(wait))
+        self.wait(Instant::now().checked_add(timeout))
     }
 
-    /// Waits for an item on this thread. `wait` sleeps, and returns false when the time is up.
-    fn wait(&self, wait: impl Fn(&Sleeper) -> bool) -> Option<Expired<K, V>> {
+    /// Waits for an item on this thread, until `end` at most.
+    fn wait(&self, end: Option<Instant>) -> Option<Expired<K, V>> {
+        if let known @ Some(_) = self.try_next() {
+            return known;
+        }
         let sleeper = Sleeper::new();
         let waker = sleeper.waker();
         let mut context = Context::from_waker(&waker);
@@ -287,7 +274,18 @@ impl<K, V> DelayQueue<K, V> {
             if let Poll::Ready(item) = next.as_mut().poll(&mut context) {
                 return item;
             }
-            if !wait(&sleeper) {
+            let Some(end) = end else {
+                assert!(
+                    !self.shared.scheduler.is_turned_here(),
+                    "`DelayQueue::recv` would block the thread that serves its scheduler, and wait for ever: take what \
+                     is due with `try_next`, or receive on a thread of your own"
+                );
+                sleeper.sleep();
+                continue;
+            };
+            let left = end.saturating_duration_since(Instant::now());
+            sleeper.sleep_for(left);
+            if left.is_zero() {
                 return None;
             }
         }
@@ -315,12 +313,12 @@ impl<K, V> DelayQueue<K, V> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn next(&self) -> NextExpired<'_, K, V> {
-        NextExpired::new(&self.shared)
+        NextExpired { queue: &self.shared, taker: Taker::default(), is_over: false }
     }
 
     /// Returns a stream of the items as they become due.
     pub fn stream(&self) -> Expirations<K, V> {
-        Expirations::new(self.clone())
+        Expirations { queue: self.clone(), taker: Taker::default(), is_over: false }
     }
 
     // ----- the end -------------------------------------------------------------------------
@@ -345,12 +343,14 @@ impl<K, V> DelayQueue<K, V> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn close(&self) -> Vec<Expired<K, V>> {
-        self.shared.close()
+        let mut all: Vec<_> = self.shared.close().into_iter().flat_map(Items::drain).collect();
+        all.sort_by_key(|(due, _)| *due); // it finds the runs, of which each shard is one
+        all.into_iter().map(|(_, out)| self.shared.expired(out)).collect()
     }
 
     /// Returns true if inserts are refused, because the queue or its scheduler has been closed.
     pub fn is_closed(&self) -> bool {
-        self.shared.is_closed()
+        self.shared.shard(0).is_closed || self.shared.scheduler.is_closed()
     }
 
     /// Checks all invariants, for tests. No other thread may be inside a call.
@@ -377,8 +377,7 @@ impl<K: Hash + Eq, V> DelayQueue<K, V> {
         value: V,
         delay: Duration,
     ) -> Result<Option<V>, InsertError<K, V>> {
-        let place = self.shared.place(&key);
-        self.shared.put(key, value, place, self.shared.due_after(delay))
+        self.put(key, value, || self.shared.due_after(delay))
     }
 
     /// Puts a value under a key, to come out at an instant. An instant that has passed stays the item's deadline, so the
@@ -394,8 +393,39 @@ impl<K: Hash + Eq, V> DelayQueue<K, V> {
         value: V,
         deadline: Instant,
     ) -> Result<Option<V>, InsertError<K, V>> {
-        let place = self.shared.place(&key);
-        self.shared.put(key, value, place, self.shared.due_at(deadline))
+        self.put(key, value, || self.shared.due_at(deadline))
+    }
+
+    fn put(
+        &self,
+        key: K,
+        value: V,
+        due: impl FnOnce() -> Due,
+    ) -> Result<Option<V>, InsertError<K, V>> {
+        let shared = &*self.shared;
+        let place = shared.place(&key);
+        let due = due();
+        let is_ended = shared.scheduler.is_closed();
+        let mut items = shared.shard(place.shard);
+        if items.is_closed || is_ended {
+            drop(items);
+            return Err(InsertError::new(ScheduleError::Closed, (key, value)));
+        }
+        // If `Eq` panics here, key and value are dropped after the guard, as parameters are.
+        let before = match items.find(place.hash, &key) {
+            Some((_, at)) => Some((items.replace(at, value, due), key)),
+            None if shared.limit.enter() => {
+                items.insert(place.hash, key, value, due);
+                shared.note_table(place, &items);
+                None
+            }
+            None => {
+                drop(items);
+                return Err(InsertError::new(ScheduleError::Full, (key, value)));
+            }
+        };
+        shared.has_come(place, items, due.0);
+        Ok(before.map(|(value, _)| value)) // the key that is not needed is dropped here
     }
 
     /// Moves the deadline of a key to a delay from now, earlier or later. Returns false if the key is not there, because
@@ -403,19 +433,34 @@ impl<K: Hash + Eq, V> DelayQueue<K, V> {
     ///
     /// An item that is due, and that no taker has yet, can be moved away too.
     pub fn reset(&self, key: &K, delay: Duration) -> bool {
-        let place = self.shared.place(key);
-        self.shared.reset(key, place, self.shared.due_after(delay))
+        self.move_to(key, || self.shared.due_after(delay))
     }
 
     /// Moves the deadline of a key to an instant. Returns false if the key is not there.
     pub fn reset_at(&self, key: &K, deadline: Instant) -> bool {
+        self.move_to(key, || self.shared.due_at(deadline))
+    }
+
+    #[inline]
+    fn move_to(&self, key: &K, due: impl FnOnce() -> Due) -> bool {
         let place = self.shared.place(key);
-        self.shared.reset(key, place, self.shared.due_at(deadline))
+        let due = due();
+        let mut items = self.shared.shard(place.shard);
+        let has_moved = items.reset(place.hash, key, due);
+        if has_moved {
+            self.shared.has_come(place, items, due.0);
+        }
+        has_moved
     }
 
     /// Takes the value of a key out, due or not. Returns `None` if the key is not there.
     pub fn remove(&self, key: &K) -> Option<V> {
-        self.shared.remove(key)
+        let place = self.shared.place(key);
+        let removed = self.shared.shard(place.shard).remove(place.hash, key);
+        let (key, value) = removed?;
+        self.shared.limit.leave();
+        drop(key); // with nothing locked, and when all is counted: it may panic
+        Some(value)
     }
 
     /// Returns true if the key is there, due or not.
@@ -426,7 +471,7 @@ impl<K: Hash + Eq, V> DelayQueue<K, V> {
     /// Returns the deadline of a key.
     pub fn deadline(&self, key: &K) -> Option<Instant> {
         let place = self.shared.place(key);
-        let deadline = self.shared.shard_of(place).deadline(place.hash, key);
+        let deadline = self.shared.shard(place.shard).deadline(place.hash, key);
         deadline.map(|deadline| self.shared.timeline.instant(deadline))
     }
 
@@ -451,7 +496,11 @@ impl<K: Hash + Eq, V> DelayQueue<K, V> {
     /// # Ok::<(), tickwheel::delay::InsertError<&str, i32>>(())
     /// ```
     pub fn with<R>(&self, key: &K, f: impl FnOnce(&mut V) -> R) -> Option<R> {
-        self.shared.with(key, f)
+        let place = self.shared.place(key);
+        let mut items = self.shared.shard(place.shard);
+        let value = items.get_mut(place.hash, key)?; // `f` is dropped after the guard, as parameters are
+        let _inside = Inside::of(&self.shared);
+        Some(f(value))
     }
 }
 

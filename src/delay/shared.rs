@@ -13,14 +13,14 @@
 //! - SHARD-1 Whenever a shard's lock is free, no item of it is due before its head. And what takers know of it, its bound,
 //!   is no later than its head, or its bit in `lowered` is set. An insert or a reset to a time before the head lowers the
 //!   head and sets the bit, under the shard's lock. A taker clears the bit, and looks under the shard's lock after that.
-//! - Takers take turns, under the lock `taking`. A taker locks the shard with the first bound, finds its first item, and while
+//! - Takers take turns, under the lock `takers`. A taker locks the shard with the first bound, finds its first item, and while
 //!   it holds the shard, looks at those that were lowered. So items come out in order: what was inserted before the item that
 //!   comes out has set its bit before, and what is inserted at the same time may count as later.
 //! - A bound has the stamp of the first item, so equal deadlines in many shards cost no look at each. An item of the same
 //!   deadline with an earlier stamp may come in after the look, and does not lower the head. Its insert has overlapped with
 //!   that of the item with the later stamp, so their order is open.
-//! - Locks are taken in this order: `taking` or `line`, and then shards. Only the thread that has `taking` holds two
-//!   shards. So there is no deadlock.
+//! - Locks are taken in this order: `takers`, and then shards. Only the thread that has `takers` holds two shards. So there
+//!   is no deadlock.
 //! - No user code runs under a lock, except `Eq` of keys and the closure of `with`. Clocks are read before. Keys,
 //!   values and wakers are dropped, and wakers cloned and woken, before or after.
 //! - Each insert and each reset has a stamp, which is greater for the later one of two calls. Equal deadlines come
@@ -29,19 +29,19 @@
 //!
 //! # The wake-up of a leader
 //!
-//! The line is a [`WaitList`] under a lock of its own (WAKE-2, WAKE-6). An insert seldom has to wake anybody, so a word says
+//! The line is a [`WaitList`], under the takers' lock (WAKE-2, WAKE-6). An insert seldom has to wake anybody, so a word says
 //! whether it has to ask there.
 //!
 //! - LINE-1 A leader that is about to sleep stores `Moment::NEVER` in `asleep_until`, looks at each shard under its lock,
 //!   and then stores the earliest deadline that it has found. A thread that inserts or resets loads `asleep_until` after it
 //!   has released the shard's lock. If it had that lock before the leader, the leader has seen its item. Otherwise it sees
 //!   what the leader has stored, and asks at the line. So all loads and stores can be Relaxed: the shard's lock orders them.
-//! - A thread that asks at the line finds the leader as it is: the leader has its entry there before it releases the line's
+//! - A thread that asks at the line finds the leader as it is: the leader has its entry there before it releases that
 //!   lock. Whoever wakes the leader stores [`AWAKE`] under that lock.
 
 use std::cell::Cell;
 use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher};
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash};
 use std::num::NonZeroU32;
 use std::ptr;
 use std::sync::{OnceLock, TryLockError};
@@ -52,10 +52,10 @@ use std::time::{Duration, Instant};
 use crossbeam_utils::CachePadded;
 
 use super::Expired;
-use super::error::InsertError;
 use super::firsts::{Firsts, MOST};
 use super::items::{Due, Items, Out};
 use super::table::Hint;
+use crate::Scheduler;
 use crate::backpressure::PendingLimit;
 use crate::clock::tick::Moment;
 use crate::clock::timeline::Timeline;
@@ -64,14 +64,13 @@ use crate::platform::panics::quietly;
 use crate::platform::sync::{AtomicU64, IS_MODEL, Mutex, MutexGuard, Ordering, local, lock};
 use crate::wake::wait_list::{Ticket, WaitList};
 use crate::wake::{AWAKE, asleep};
-use crate::{ScheduleError, Scheduler};
 
 /// What the handles of a queue share.
 pub(super) struct Shared<K, V> {
     pub(super) scheduler: Scheduler,
     pub(super) timeline: Timeline,
     hasher: RandomState,
-    limit: PendingLimit,
+    pub(super) limit: PendingLimit,
     /// A power of two of them.
     shards: Box<[Shard<K, V>]>,
     /// A bit for each shard whose head was lowered since a taker looked at it (SHARD-1). Relaxed: the shard's lock orders a
@@ -81,10 +80,8 @@ pub(super) struct Shared<K, V> {
     hints: Box<[Hint]>,
     /// Counts inserts and resets, if readings of the clock may be equal. Relaxed: only its order counts.
     order: Option<CachePadded<AtomicU64>>,
-    /// The takers' turns.
-    taking: CachePadded<Mutex<Turn>>,
-    line: CachePadded<Mutex<Line>>,
-    /// Until when the leader of the line sleeps, as a [`Moment`]; [`AWAKE`] if nobody sleeps. Written under the line's
+    takers: CachePadded<Mutex<Takers>>,
+    /// Until when the leader of the line sleeps, as a [`Moment`]; [`AWAKE`] if nobody sleeps. Written under the takers'
     /// lock (LINE-1).
     asleep_until: AtomicU64,
 }
@@ -92,22 +89,18 @@ pub(super) struct Shared<K, V> {
 type Shard<K, V> = CachePadded<Mutex<Items<K, V>>>;
 
 /// What the takers know.
-struct Turn {
+pub(super) struct Takers {
     /// The latest present that a taker knew.
     latest: Moment,
     firsts: Firsts,
-}
-
-/// The takers that wait.
-struct Line {
-    takers: WaitList<Moment>,
-    is_closed: bool,
+    /// Those that wait.
+    line: WaitList<Moment>,
 }
 
 /// The shard of a key, and what its table knows of the key.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
-    shard: usize,
+    pub(super) shard: usize,
     pub(super) hash: NonZeroU32,
 }
 
@@ -131,7 +124,7 @@ impl<K, V> Shared<K, V> {
         let start = timeline.start();
         let shard = |_| CachePadded::new(Mutex::new(Items::new(start)));
         let by_clock = scheduler.tells_calls_apart();
-        let turn = Turn { latest: start, firsts: Firsts::new(shards()) };
+        let (firsts, line) = (Firsts::new(shards()), WaitList::new());
         let order = (!by_clock).then(|| CachePadded::new(AtomicU64::new(0)));
         Shared {
             scheduler,
@@ -142,8 +135,7 @@ impl<K, V> Shared<K, V> {
             lowered: AtomicU64::new(0),
             hints: (0..shards()).map(|_| Hint::default()).collect(),
             order,
-            taking: CachePadded::new(Mutex::new(turn)),
-            line: CachePadded::new(Mutex::new(Line { takers: WaitList::new(), is_closed: false })),
+            takers: CachePadded::new(Mutex::new(Takers { latest: start, firsts, line })),
             asleep_until: AtomicU64::new(AWAKE),
         }
     }
@@ -181,21 +173,27 @@ impl<K, V> Shared<K, V> {
     }
 
     /// A lock may be poisoned by a panic in the closure of `with` or in an `Eq`, which leaves the items whole.
-    fn shard(&self, shard: usize) -> MutexGuard<'_, Items<K, V>> {
+    pub(super) fn shard(&self, shard: usize) -> MutexGuard<'_, Items<K, V>> {
         self.lock(&self.shards[shard])
-    }
-
-    pub(super) fn shard_of(&self, place: Place) -> MutexGuard<'_, Items<K, V>> {
-        self.shard(place.shard)
     }
 
     // ----- in ------------------------------------------------------------------------------
 
-    /// Notes an item that was inserted or moved, whose shard the caller has locked (SHARD-1).
-    fn note_head(&self, shard: usize, items: &mut Items<K, V>, deadline: Moment) {
+    /// Notes an item that was inserted or moved in a shard that is locked (SHARD-1). Unlocks the shard, and wakes the leader
+    /// if it would sleep past the item.
+    pub(super) fn has_come(
+        &self,
+        place: Place,
+        mut items: MutexGuard<'_, Items<K, V>>,
+        deadline: Moment,
+    ) {
         if deadline < items.head {
             items.head = deadline;
-            self.lowered.fetch_or(1 << shard, Ordering::Relaxed);
+            self.lowered.fetch_or(1 << place.shard, Ordering::Relaxed);
+        }
+        drop(items); // before the look at the leader (LINE-1)
+        if deadline.0 < self.asleep_until.load(Ordering::Relaxed) {
+            self.wake_leader_for(deadline);
         }
     }
 
@@ -216,21 +214,15 @@ impl<K, V> Shared<K, V> {
         self.order.as_ref().map(|order| order.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Wakes the leader if it would sleep past an item that has come in. The item's shard is not locked any more (LINE-1).
-    fn wake_leader_for(&self, deadline: Moment) {
-        if deadline.0 < self.asleep_until.load(Ordering::Relaxed) {
-            self.ask_at_the_line(deadline);
-        }
-    }
-
+    /// Asks at the line, and wakes the leader if it would sleep past an item that has come in.
     #[cold]
-    fn ask_at_the_line(&self, deadline: Moment) {
-        let mut line = self.lock(&self.line);
-        let leader = line.takers.leader_to_wake(deadline);
+    fn wake_leader_for(&self, deadline: Moment) {
+        let mut takers = self.lock(&self.takers);
+        let leader = takers.line.leader_to_wake(deadline);
         if leader.is_some() {
             self.asleep_until.store(AWAKE, Ordering::Relaxed);
         }
-        drop(line);
+        drop(takers);
         leader.into_iter().for_each(wake);
     }
 
@@ -239,29 +231,30 @@ impl<K, V> Shared<K, V> {
     /// Takes the first item that is due by `now`. Without a `now` it takes what was due by the latest present that a taker
     /// has known: while many are due, no clock has to be read.
     pub(super) fn take(&self, now: Option<Moment>) -> Option<Out<K, V>> {
-        let mut turn = self.lock(&self.taking);
-        let now = now.map_or(turn.latest, |now| now.max(turn.latest));
-        turn.latest = now;
-        self.look_at_lowered(&mut turn.firsts, None);
+        let mut takers = self.lock(&self.takers);
+        let Takers { latest, firsts, .. } = &mut *takers;
+        let now = now.map_or(*latest, |now| now.max(*latest));
+        *latest = now;
+        self.look_at_lowered(firsts, None);
         loop {
-            let shard = turn.firsts.first();
-            if turn.firsts.bound(shard).0 > now {
+            let shard = firsts.first();
+            if firsts.bound(shard).0 > now {
                 return None;
             }
             let mut items = self.shard(shard);
             let mut due = None;
             let out = items.pop_if(now, |first| {
                 due = Some(first);
-                turn.firsts.set(shard, first);
-                self.look_at_lowered(&mut turn.firsts, Some(shard));
-                turn.firsts.first() == shard
+                firsts.set(shard, first);
+                self.look_at_lowered(firsts, Some(shard));
+                firsts.first() == shard
             });
             // If it was not the first of all, its place is known now. Otherwise that of the one after it is not before it.
             let bound = if out.is_some() { items.bound() } else { due };
             let later = || (items.not_before().max(now.after_nanos(1)), 0);
             let bound = bound.unwrap_or_else(later);
             items.head = bound.0;
-            turn.firsts.set(shard, bound);
+            firsts.set(shard, bound);
             if out.is_some() {
                 self.limit.leave();
                 return out;
@@ -291,14 +284,15 @@ impl<K, V> Shared<K, V> {
 
     /// Lines a taker up that has found nothing due. Returns until when it may sleep.
     pub(super) fn line_up(&self, ticket: &mut Option<Ticket>, waker: Waker) -> Wait {
-        let mut line = self.lock(&self.line);
-        if line.is_closed {
+        let mut takers = self.lock(&self.takers);
+        if self.shard(0).is_closed {
             return Wait::Over;
         }
-        let ticket = *ticket.get_or_insert_with(|| line.takers.join());
-        let until = line.takers.leads(ticket).then(|| self.look_before_sleep());
-        let before = line.takers.set_asleep(ticket, until, waker);
-        drop(line);
+        let line = &mut takers.line;
+        let ticket = *ticket.get_or_insert_with(|| line.join());
+        let until = line.leads(ticket).then(|| self.look_before_sleep());
+        let before = line.set_asleep(ticket, until, waker);
+        drop(takers);
         drop(before); // a waker's `Drop` is user code
         until.map_or(Wait::AsFollower, Wait::AsLeader)
     }
@@ -308,7 +302,7 @@ impl<K, V> Shared<K, V> {
         self.asleep_until.load(Ordering::Relaxed) == asleep(until)
     }
 
-    /// Finds out until when the leader may sleep (LINE-1). The line is locked.
+    /// Finds out until when the leader may sleep (LINE-1). The takers are locked.
     fn look_before_sleep(&self) -> Moment {
         self.asleep_until.store(Moment::NEVER.0, Ordering::Relaxed);
         let mut until = Moment::NEVER;
@@ -321,14 +315,14 @@ impl<K, V> Shared<K, V> {
 
     /// Takes a taker out of the line. If it was the leader, wakes the next one, which has no alarm yet.
     pub(super) fn leave_line(&self, ticket: Ticket) {
-        let mut line = self.lock(&self.line);
-        if line.takers.leads(ticket) {
+        let mut takers = self.lock(&self.takers);
+        if takers.line.leads(ticket) {
             self.asleep_until.store(AWAKE, Ordering::Relaxed);
         }
         // A follower sleeps without end, so a new leader sleeps past everything, and sets an alarm even if there is no
         // item. One that leads already does not.
-        let (mine, next) = line.takers.leave(ticket, Some(Moment::NEVER));
-        drop(line);
+        let (mine, next) = takers.line.leave(ticket, Some(Moment::NEVER));
+        drop(takers);
         next.into_iter().for_each(wake);
         quietly(|| drop(mine)); // its panic must not cost the taker its item
     }
@@ -336,70 +330,55 @@ impl<K, V> Shared<K, V> {
     // ----- all of it -----------------------------------------------------------------------
 
     /// Locks all shards, for a look at all items at one time.
-    fn all_shards(&self) -> AllShards<'_, K, V> {
-        let taking = self.lock(&self.taking); // for it holds several shards: no two threads do
-        let shards = (0..self.shards.len()).map(|shard| self.shard(shard)).collect();
-        AllShards { shards, _taking: taking }
+    pub(super) fn all_shards(&self) -> (MutexGuard<'_, Takers>, Vec<MutexGuard<'_, Items<K, V>>>) {
+        let takers = self.lock(&self.takers); // because it holds several shards: no two threads do
+        (takers, (0..self.shards.len()).map(|shard| self.shard(shard)).collect())
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.all_shards().shards.iter().map(|items| items.len()).sum()
-    }
-
-    /// Returns the earliest deadline, due or not.
-    pub(super) fn first(&self) -> Option<Moment> {
-        self.all_shards().shards.iter_mut().filter_map(|items| items.first()).min()
-    }
-
-    /// Closes all shards at once, takes all items out, and wakes all takers.
-    pub(super) fn close(&self) -> Vec<Expired<K, V>> {
-        let items: Vec<_> =
-            self.all_shards().shards.iter_mut().map(|items| items.close()).collect();
-        let mut line = self.lock(&self.line);
-        line.is_closed = true;
+    /// Closes all shards at once, and wakes all takers. Returns what was in the shards.
+    pub(super) fn close(&self) -> Vec<Items<K, V>> {
+        let (mut takers, mut shards) = self.all_shards();
+        let items = shards.iter_mut().map(|items| items.close()).collect();
         self.asleep_until.store(AWAKE, Ordering::Relaxed);
-        let takers = line.takers.all_to_wake();
-        drop(line);
-        takers.into_iter().for_each(wake);
-        let mut all: Vec<_> = items.into_iter().flat_map(Items::drain).collect();
-        all.sort_by_key(|(due, _)| *due); // it finds the runs, of which each shard is one
-        all.into_iter().map(|(_, out)| self.expired(out)).collect()
-    }
-
-    /// Asks a shard and not the line, because `close` closes all shards at once, and the line after them. So a thread that
-    /// was refused finds the queue closed, and one that finds it closed is refused.
-    pub(super) fn is_closed(&self) -> bool {
-        self.shard(0).is_closed || self.scheduler.is_closed()
+        let all = takers.line.all_to_wake();
+        drop((takers, shards));
+        all.into_iter().for_each(wake);
+        items
     }
 
     /// Panics if an invariant is broken, for tests.
     pub(super) fn check_invariants(&self) {
-        let turn = self.lock(&self.taking);
-        let line = self.lock(&self.line);
+        let takers = self.lock(&self.takers);
         let mut first = None;
         for shard in 0..self.shards.len() {
             let mut items = self.shard(shard);
             items.check_invariants();
             let earliest = items.first();
-            let (head, bound) = (items.head, turn.firsts.bound(shard));
+            let (head, bound) = (items.head, takers.firsts.bound(shard));
             let is_lowered = self.lowered.load(Ordering::Relaxed) >> shard & 1 == 1;
             assert!(earliest.is_none_or(|earliest| head <= earliest), "SHARD-1: {head:?}");
             assert!(is_lowered || bound.0 <= head, "SHARD-1: {bound:?} after {head:?}");
             first = first.into_iter().chain(earliest).min();
         }
-        line.takers.check_invariants(first.filter(|_| !line.is_closed));
+        takers.line.check_invariants(first);
     }
 }
 
-impl<K: Hash + Eq, V> Shared<K, V> {
+impl<K: Hash, V> Shared<K, V> {
     /// Hashes a key, with nothing locked. To be called before the clock is read, for what it fetches takes a while.
     pub(super) fn place(&self, key: &K) -> Place {
         // A model wants the same hashes in each run.
-        let hash = if IS_MODEL { hash_one_key(key) } else { self.hasher.hash_one(key) };
+        let same = BuildHasherDefault::<DefaultHasher>::default();
+        let hash = if IS_MODEL { same.hash_one(key) } else { self.hasher.hash_one(key) };
         let shard = (hash >> u32::BITS) as usize & (self.shards.len() - 1);
         let hash = NonZeroU32::new(hash as u32).unwrap_or(NonZeroU32::MIN);
         self.prefetch(shard, hash);
         Place { shard, hash }
+    }
+
+    /// Notes where the table of a shard is.
+    pub(super) fn note_table(&self, place: Place, items: &Items<K, V>) {
+        self.hints[place.shard].note(items.table());
     }
 
     /// Fetches what a call reads first, while it reads the clock and takes the lock: the place in the table, and the two
@@ -411,70 +390,6 @@ impl<K: Hash + Eq, V> Shared<K, V> {
         prefetch(shard);
         prefetch(shard.wrapping_add(1));
     }
-
-    pub(super) fn put(
-        &self,
-        key: K,
-        value: V,
-        place: Place,
-        due: Due,
-    ) -> Result<Option<V>, InsertError<K, V>> {
-        let is_ended = self.scheduler.is_closed();
-        let mut items = self.shard_of(place);
-        if items.is_closed || is_ended {
-            drop(items);
-            return Err(InsertError::new(ScheduleError::Closed, (key, value)));
-        }
-        // If `Eq` panics here, key and value are dropped after the guard, as parameters are.
-        let before = match items.find(place.hash, &key) {
-            Some(found) => Some((items.replace(found, value, due), key)),
-            None if self.limit.enter() => {
-                items.insert(place.hash, key, value, due);
-                self.hints[place.shard].note(items.table());
-                None
-            }
-            None => {
-                drop(items);
-                return Err(InsertError::new(ScheduleError::Full, (key, value)));
-            }
-        };
-        self.note_head(place.shard, &mut items, due.0);
-        drop(items);
-        self.wake_leader_for(due.0);
-        Ok(before.map(|(value, _)| value)) // the key that is not needed is dropped here
-    }
-
-    /// Moves the deadline of a key. Returns false if it is not there.
-    pub(super) fn reset(&self, key: &K, place: Place, due: Due) -> bool {
-        let mut items = self.shard_of(place);
-        let has_moved = items.reset(place.hash, key, due);
-        if has_moved {
-            self.note_head(place.shard, &mut items, due.0);
-        }
-        drop(items);
-        if has_moved {
-            self.wake_leader_for(due.0);
-        }
-        has_moved
-    }
-
-    pub(super) fn remove(&self, key: &K) -> Option<V> {
-        let place = self.place(key);
-        let removed = self.shard_of(place).remove(place.hash, key);
-        let (key, value) = removed?;
-        self.limit.leave();
-        drop(key); // with nothing locked, and when all is counted: it may panic
-        Some(value)
-    }
-
-    /// Calls a closure with the value of a key, under the shard's lock.
-    pub(super) fn with<R>(&self, key: &K, f: impl FnOnce(&mut V) -> R) -> Option<R> {
-        let place = self.place(key);
-        let mut items = self.shard_of(place);
-        let value = items.get_mut(place.hash, key)?; // `f` is dropped after the guard, as parameters are
-        let _inside = Inside(INSIDE.with(|inside| inside.replace(ptr::from_ref(self).addr())));
-        Some(f(value))
-    }
 }
 
 local! {
@@ -483,7 +398,13 @@ local! {
 }
 
 /// The time in a closure of `with`. At its end, what was in [`INSIDE`] before comes back.
-struct Inside(usize);
+pub(super) struct Inside(usize);
+
+impl Inside {
+    pub(super) fn of<K, V>(queue: &Shared<K, V>) -> Inside {
+        Inside(INSIDE.with(|inside| inside.replace(ptr::from_ref(queue).addr())))
+    }
+}
 
 impl Drop for Inside {
     fn drop(&mut self) {
@@ -499,18 +420,6 @@ pub(super) enum Wait {
     AsFollower,
     /// The queue is closed.
     Over,
-}
-
-/// All shards, locked.
-struct AllShards<'a, K, V> {
-    shards: Vec<MutexGuard<'a, Items<K, V>>>,
-    _taking: MutexGuard<'a, Turn>,
-}
-
-fn hash_one_key<K: Hash>(key: &K) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    key.hash(&mut hasher);
-    hasher.finish()
 }
 
 /// Wakes a taker. If its waker panics, that is not the business of the caller, whose item would be lost.

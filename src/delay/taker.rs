@@ -44,55 +44,48 @@ impl Taker {
         queue: &Shared<K, V>,
         context: &Context<'_>,
     ) -> Poll<Option<Expired<K, V>>> {
-        if self.sleeps_well(queue, context.waker()) {
+        let waker = context.waker();
+        // If this is the leader, nothing has come in that it would sleep past, its time has not come, and its alarm is set,
+        // there is nothing to do. A task may be polled often for other reasons. A thread that has something for the leader
+        // changes `asleep_until` before it wakes it, so the poll after that sees the change.
+        let sleeps_well = |until| queue.is_asleep_until(until) && queue.now() < until;
+        if self.set_for(waker).is_some_and(sleeps_well) {
             return Poll::Pending;
         }
         let mut is_refused = false;
-        loop {
+        let out = loop {
             // Before the look, which takes what is due then.
             let is_ended = is_refused || queue.scheduler.is_closed();
             let out = queue.take(Some(queue.now()));
             if out.is_some() || is_ended {
-                self.leave(queue);
-                return Poll::Ready(out.map(|out| queue.expired(out)));
+                break out;
             }
-            let until = match queue.line_up(&mut self.ticket, context.waker().clone()) {
-                Wait::AsLeader(until) => until,
+            match queue.line_up(&mut self.ticket, waker.clone()) {
+                Wait::AsLeader(until) => match self.set_alarm(queue, until, waker) {
+                    Ok(true) => return Poll::Pending,
+                    Ok(false) => {} // it has come in the meantime: look again
+                    Err(ScheduleError::Closed) => is_refused = true,
+                    Err(_) => {
+                        // There is no slot left in the process.
+                        waker.wake_by_ref();
+                        return Poll::Pending;
+                    }
+                },
                 Wait::AsFollower => {
                     self.alarm = None;
                     return Poll::Pending;
                 }
-                Wait::Over => {
-                    self.leave(queue);
-                    return Poll::Ready(None);
-                }
-            };
-            match self.set_alarm(queue, until, context.waker()) {
-                Ok(true) => return Poll::Pending,
-                Ok(false) => {} // it has come in the meantime: look again
-                Err(ScheduleError::Closed) => is_refused = true,
-                Err(_) => {
-                    // There is no slot left in the process.
-                    context.waker().wake_by_ref();
-                    return Poll::Pending;
-                }
+                Wait::Over => break None,
             }
-        }
+        };
+        self.leave(queue);
+        Poll::Ready(out.map(|out| queue.expired(out)))
     }
 
-    /// Returns true if this is the leader, nothing has come in that it would sleep past, its time has not come, and its
-    /// alarm is set. Then there is nothing to do, for a task that is polled often for other reasons.
-    ///
-    /// A thread that has something for the leader changes `asleep_until` before it wakes it, so the poll after that sees
-    /// the change.
-    fn sleeps_well<K, V>(&self, queue: &Shared<K, V>, waker: &Waker) -> bool {
-        let is_set = |(alarm, until): &(Alarm, Moment)| {
-            queue.is_asleep_until(*until)
-                && alarm.will_wake(waker)
-                && alarm.is_pending()
-                && queue.now() < *until
-        };
-        self.alarm.as_ref().is_some_and(is_set)
+    /// Returns when the alarm rings, if it is set and wakes this waker.
+    fn set_for(&self, waker: &Waker) -> Option<Moment> {
+        let (alarm, until) = self.alarm.as_ref()?;
+        (alarm.will_wake(waker) && alarm.is_pending()).then_some(*until)
     }
 
     /// Sets the alarm, unless it is set already. Returns false if the time has come.
@@ -102,10 +95,7 @@ impl Taker {
         until: Moment,
         waker: &Waker,
     ) -> Result<bool, ScheduleError> {
-        let is_set = |(alarm, at): &(Alarm, Moment)| {
-            *at == until && alarm.will_wake(waker) && alarm.is_pending()
-        };
-        if self.alarm.as_ref().is_some_and(is_set) {
+        if self.set_for(waker) == Some(until) {
             return Ok(true);
         }
         self.alarm = None;
@@ -127,15 +117,9 @@ impl Taker {
 /// It may be dropped at any time. A poll after it was ready waits for one more item.
 #[must_use = "a future does nothing unless it is polled or awaited"]
 pub struct NextExpired<'a, K, V> {
-    queue: &'a Shared<K, V>,
-    taker: Taker,
-    is_over: bool,
-}
-
-impl<'a, K, V> NextExpired<'a, K, V> {
-    pub(super) fn new(queue: &'a Shared<K, V>) -> NextExpired<'a, K, V> {
-        NextExpired { queue, taker: Taker::default(), is_over: false }
-    }
+    pub(super) queue: &'a Shared<K, V>,
+    pub(super) taker: Taker,
+    pub(crate) is_over: bool,
 }
 
 impl<K, V> Future for NextExpired<'_, K, V> {
@@ -165,16 +149,12 @@ impl_debug!(NextExpired<'_, K, V>, self, is_over: self.is_over);
 /// it, even if others wait for items. So drop a stream that you do not poll any more.
 #[must_use = "a stream does nothing unless it is polled"]
 pub struct Expirations<K, V> {
-    queue: DelayQueue<K, V>,
-    taker: Taker,
-    is_over: bool,
+    pub(super) queue: DelayQueue<K, V>,
+    pub(super) taker: Taker,
+    pub(crate) is_over: bool,
 }
 
 impl<K, V> Expirations<K, V> {
-    pub(super) fn new(queue: DelayQueue<K, V>) -> Expirations<K, V> {
-        Expirations { queue, taker: Taker::default(), is_over: false }
-    }
-
     /// Takes the next item, or registers the task to be woken. Ready with `None` if the queue or its scheduler is closed.
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Expired<K, V>>> {
         let next = self.taker.poll(&self.queue.shared, cx);
@@ -193,38 +173,5 @@ impl<K, V> fmt::Debug for Expirations<K, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Expirations { queue, is_over, .. } = self;
         f.debug_struct("Expirations").field("queue", queue).field("is_over", is_over).finish()
-    }
-}
-
-#[cfg(feature = "futures-core")]
-mod with_futures_core {
-    use std::pin::Pin;
-    use std::task::{Context, Poll};
-
-    use futures_core::future::FusedFuture;
-    use futures_core::stream::{FusedStream, Stream};
-
-    use super::{Expirations, Expired, NextExpired};
-
-    impl<K, V> Stream for Expirations<K, V> {
-        type Item = Expired<K, V>;
-
-        fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-            Expirations::poll_next(&mut self, cx)
-        }
-    }
-
-    /// Terminated after `None`.
-    impl<K, V> FusedStream for Expirations<K, V> {
-        fn is_terminated(&self) -> bool {
-            self.is_over
-        }
-    }
-
-    /// Terminated when it was ready.
-    impl<K, V> FusedFuture for NextExpired<'_, K, V> {
-        fn is_terminated(&self) -> bool {
-            self.is_over
-        }
     }
 }

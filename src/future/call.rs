@@ -68,7 +68,7 @@ struct CallTask<T, F> {
 impl<T, F: FnOnce() -> T> CallTask<T, F> {
     fn run(self) {
         let CallTask { f, call } = self;
-        let _runs = runs(address(&call.0));
+        let _runs = runs(Arc::as_ptr(&call.0).addr());
         match catch_unwind(AssertUnwindSafe(f)) {
             Ok(value) => resolve(&call.0, Ok(value)),
             Err(panic) => {
@@ -103,11 +103,6 @@ fn resolve<T>(cell: &ResultCell<T>, result: Result<T, JoinError>) {
     cell.resolve(result, &PanicHook::default());
 }
 
-/// Returns the address by which joins know the call.
-fn address<T>(cell: &ResultCell<T>) -> usize {
-    std::ptr::from_ref(cell).addr()
-}
-
 impl<T: Send> Joinable<T> for Call<T> {
     fn result(&self) -> &ResultCell<T> {
         &self.cell
@@ -135,6 +130,7 @@ impl<T: Send> Joinable<T> for Call<T> {
         }
         // The leftovers of a closed scheduler may be run by any thread.
         let by = || self.scheduler.threads().filter(|_| !self.scheduler.is_closed());
-        wait_for(address(&self.cell), by).ok_or(JoinError::WouldDeadlock)
+        // Joins know the call by the address of its cell.
+        wait_for(Arc::as_ptr(&self.cell).addr(), by).ok_or(JoinError::WouldDeadlock)
     }
 }

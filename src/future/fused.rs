@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 use futures_core::future::FusedFuture;
 use futures_core::stream::{FusedStream, Stream};
 
+use crate::delay::{Expirations, Expired, NextExpired};
 use crate::pool::ScheduledFuture;
 use crate::time::{Instant, Interval, Sleep, Timeout};
 
@@ -53,6 +54,28 @@ impl Stream for Interval {
 impl FusedStream for Interval {
     fn is_terminated(&self) -> bool {
         false
+    }
+}
+
+impl<K, V> Stream for Expirations<K, V> {
+    type Item = Expired<K, V>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        Expirations::poll_next(&mut self, cx)
+    }
+}
+
+/// Terminated after `None`.
+impl<K, V> FusedStream for Expirations<K, V> {
+    fn is_terminated(&self) -> bool {
+        self.is_over
+    }
+}
+
+/// Terminated when it was ready.
+impl<K, V> FusedFuture for NextExpired<'_, K, V> {
+    fn is_terminated(&self) -> bool {
+        self.is_over
     }
 }
 

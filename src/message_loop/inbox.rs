@@ -26,18 +26,17 @@
 //! no lock to take then. A cancelled one stays in its queue, without its closure, until its turn, or until a sweep that
 //! keeps the memory in proportion to the tasks that are pending.
 
-use std::any::Any;
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::num::NonZeroU64;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Weak};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use crossbeam_utils::CachePadded;
 
-use super::entry::QueuedTask;
-use super::queue::SMALL;
+use super::queue::{QueuedTask, SMALL};
 use super::run_loop::Quit;
 use super::turn;
 use crate::backpressure::{Backpressure, Flow, PendingLimit};
@@ -63,9 +62,6 @@ const LOOK: usize = 64;
 /// With more tasks than this in the inbox, or overdue, a poster is held back (INBOX-6).
 const MAX_AHEAD: u64 = 1 << 16;
 
-/// A value that is to be dropped on the loop's thread.
-pub(super) type ToDrop = Box<dyn Any + Send>;
-
 pub(super) struct Shared {
     /// The inbox and `changed` have cache lines of their own: posters write the first all the time, and the loop reads
     /// the second in each call.
@@ -86,7 +82,6 @@ pub(super) struct Shared {
     /// The pump's waker, and that of [`wake_with`](super::LoopBuilder::wake_with) if there is one.
     wakers: Vec<Waker>,
     hook: PanicHook,
-    me: Weak<Shared>,
 }
 
 struct Inbox {
@@ -94,7 +89,8 @@ struct Inbox {
     /// All delayed tasks, by deadline, and at equal deadlines in the order of posting. `None` keeps the place of an
     /// immediate task that was reset to this time, until its turn comes.
     delayed: Wheel<Option<QueuedTask>>,
-    to_drop: Vec<ToDrop>,
+    /// Entries of the local table that the loop's thread has to drop (LOCAL-1).
+    discarded: Vec<u64>,
     /// Whether the loop has to be woken, and for what. Each of the `wakers` is called then.
     sleep: SleepState<Instant, ()>,
     /// The loop is run or turned (INBOX-2).
@@ -129,20 +125,23 @@ pub(super) struct Enqueued {
     pub(super) must_wake: bool,
 }
 
-/// What the loop finds in the inbox, beside immediate tasks.
-pub(super) struct Drained {
-    /// How the loop was told to quit.
-    pub(super) quit: Quit,
-    /// When the first delayed task is due, or somewhat earlier.
-    pub(super) first: Option<Instant>,
-    pub(super) is_woken: bool,
-    /// What the caller has to drop.
-    pub(super) to_drop: Vec<ToDrop>,
+/// What the loop's thread knows of the inbox without its lock.
+#[derive(Default)]
+pub(super) struct Seen {
+    /// As the inbox said when it was last drained.
+    pub(super) quit: Cell<Quit>,
+    /// When the first delayed task is due, or earlier if that one has been cancelled or moved. For a loop that sleeps it is
+    /// the time that the inbox was told, because the pump must not wait longer than posters assume (INBOX-1).
+    pub(super) first: Cell<Option<Instant>>,
+    /// The loop has gone to sleep, and has not been called since.
+    pub(super) is_asleep: Cell<bool>,
+    /// The idle handlers have run in this idle phase.
+    pub(super) has_idled: Cell<bool>,
 }
 
 impl Inbox {
     fn is_empty(&self) -> bool {
-        self.immediate.is_empty() && self.delayed.is_empty() && self.to_drop.is_empty()
+        self.immediate.is_empty() && self.delayed.is_empty() && self.discarded.is_empty()
     }
 
     /// Returns how far the posters are ahead of the loop (INBOX-6).
@@ -191,7 +190,7 @@ impl Shared {
         let inbox = Inbox {
             immediate: VecDeque::new(),
             delayed: Wheel::new(BUCKETS).with_granularity(GRANULARITY).starting_at(Epoch::START),
-            to_drop: Vec::new(),
+            discarded: Vec::new(),
             sleep: SleepState::Asleep(None, ()),
             is_run: false,
             quit: Quit::No,
@@ -199,7 +198,7 @@ impl Shared {
             cancelled: 0,
             delayed_ahead: 0,
         };
-        Arc::new_cyclic(|me| Shared {
+        Arc::new(Shared {
             inbox: CachePadded::new(Mutex::new(inbox)),
             changed: CachePadded::new(AtomicBool::new(false)),
             passed: CachePadded::new(AtomicU64::new(0)),
@@ -210,7 +209,6 @@ impl Shared {
             epoch,
             wakers,
             hook,
-            me: Weak::clone(me),
         })
     }
 
@@ -227,13 +225,13 @@ impl Shared {
     /// Adds a task, or gives its work back if the loop takes no posts or is full. A task without a deadline is
     /// immediate. A program's thread that is far ahead of the loop waits a little (INBOX-6).
     pub(super) fn post<W: Work<Output = ()>>(
-        &self,
+        self: &Arc<Self>,
         deadline: Option<Instant>,
         nests: bool,
         origin: Origin,
         work: W,
     ) -> Result<Cancellable, (ScheduleError, W)> {
-        let job = Job::new(Weak::clone(&self.me), work);
+        let job = Job::new(Arc::downgrade(self), work);
         let queued = Arc::clone(&job) as Arc<dyn Run<Shared>>;
         let enqueued = match self.enqueue(queued, deadline, nests, origin) {
             Ok(enqueued) => enqueued,
@@ -320,17 +318,13 @@ impl Shared {
         });
     }
 
-    /// Has a value dropped on the loop's thread, or here if the loop is gone.
-    pub(super) fn drop_on_loop(&self, value: ToDrop) {
+    /// Has an entry of the local table dropped by the loop's thread. A loop that is gone has dropped all of them.
+    pub(super) fn discard(&self, number: u64) {
         let mut inbox = self.inbox();
-        // If the loop is gone, nobody would come for the value.
-        if inbox.is_gone || turn::is_current(self) {
-            drop(inbox);
-            self.catch(|| drop(value));
-            return;
+        if !inbox.is_gone {
+            inbox.discarded.push(number);
+            self.notify_and_unlock(inbox);
         }
-        inbox.to_drop.push(value);
-        self.notify_and_unlock(inbox);
     }
 
     /// Tells the loop to quit, unless it was told something stricter before.
@@ -377,8 +371,9 @@ impl Shared {
         self.changed.load(Ordering::Relaxed)
     }
 
-    /// Takes out what has come in, and immediate tasks if `immediate` is empty.
-    pub(super) fn drain(&self, immediate: &mut VecDeque<QueuedTask>) -> Drained {
+    /// Takes out what has come in, and immediate tasks if `immediate` is empty. Returns the entries of the local table that
+    /// the caller has to drop.
+    pub(super) fn drain(&self, immediate: &mut VecDeque<QueuedTask>, seen: &Seen) -> Vec<u64> {
         let mut inbox = self.inbox();
         // Under the lock, so what comes later says so again (INBOX-5).
         self.changed.store(false, Ordering::Relaxed);
@@ -387,18 +382,19 @@ impl Shared {
             std::mem::swap(immediate, &mut inbox.immediate);
             inbox.cancelled = 0;
         }
-        Drained {
-            quit: inbox.quit,
-            first: inbox.look(self.epoch),
-            is_woken: self.is_woken.load(Ordering::Relaxed) // the lock shows a wake that has notified
-                && self.is_woken.swap(false, Ordering::AcqRel),
-            to_drop: std::mem::take(&mut inbox.to_drop),
+        // The lock shows a wake that has notified.
+        if self.is_woken.load(Ordering::Relaxed) && self.is_woken.swap(false, Ordering::AcqRel) {
+            seen.has_idled.set(false);
         }
+        seen.is_asleep.set(false);
+        seen.quit.set(inbox.quit);
+        seen.first.set(inbox.look(self.epoch));
+        std::mem::take(&mut inbox.discarded)
     }
 
-    /// Takes out the first delayed task, if it may start at this reading of the clock. Returns it, and when the one after
-    /// it is due.
-    pub(super) fn pop_delayed(&self, now: Instant) -> (Option<QueuedTask>, Option<Instant>) {
+    /// Takes out the first delayed task, if it may start at this reading of the clock. If there is none, the one that was
+    /// the first has been cancelled or moved.
+    pub(super) fn pop_delayed(&self, now: Instant, seen: &Seen) -> Option<QueuedTask> {
         let mut inbox = self.inbox();
         let mut task = None;
         if let Some(by) = inbox.quit.starts_by(now) {
@@ -410,12 +406,12 @@ impl Shared {
         }
         // So a reset from now on finds that it is out of the wheel, and makes a new place for it.
         task.iter().for_each(|task| task.job.position().set(QueuedTask::AT_ONCE));
-        (task, inbox.look(self.epoch))
+        seen.first.set(inbox.look(self.epoch));
+        task
     }
 
-    /// Puts the loop to sleep until the first deadline, unless something has come (INBOX-1). Returns whether it sleeps,
-    /// and that deadline.
-    pub(super) fn go_to_sleep(&self) -> (bool, Option<Instant>) {
+    /// Puts the loop to sleep until the first deadline, or returns false if something has come (INBOX-1).
+    pub(super) fn go_to_sleep(&self, seen: &Seen) -> bool {
         let mut inbox = self.inbox();
         // Looked at again, because tasks may have been cancelled or moved. A poster comes before or after this (INBOX-1).
         let until = inbox.look(self.epoch);
@@ -423,12 +419,17 @@ impl Shared {
         if sleeps {
             inbox.sleep = SleepState::Asleep(until, ());
         }
-        (sleeps, until)
+        seen.first.set(until);
+        seen.is_asleep.set(sleeps);
+        sleeps
     }
 
     /// Notes that the loop is called again. From here on posts wake nobody.
-    pub(super) fn wake_up(&self) {
-        self.inbox().set_awake();
+    pub(super) fn wake_up(&self, seen: &Seen) {
+        // Most calls find the loop awake, and take no lock.
+        if seen.is_asleep.replace(false) {
+            self.inbox().set_awake();
+        }
     }
 
     /// Notes that the loop is run no more (INBOX-2).
@@ -438,12 +439,12 @@ impl Shared {
     }
 
     /// Ends a loop that was told to quit and has nothing left to do, unless something has come in.
-    pub(super) fn quit_if_empty(&self) -> Quit {
+    pub(super) fn quit_if_empty(&self, seen: &Seen) {
         let mut inbox = self.inbox();
         if inbox.immediate.is_empty() && !self.has_changed() {
             inbox.quit.tighten(Quit::Now);
         }
-        inbox.quit
+        seen.quit.set(inbox.quit);
     }
 
     /// Takes all tasks out, in the order in which they would run: the immediate ones, then by deadline. Returns `None` if
@@ -467,17 +468,20 @@ impl Shared {
         self.passed.store(passed.wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// Checks the inbox against what the loop's thread knows: whether it sleeps, and how it was told to quit.
-    pub(super) fn check_invariants(&self, is_asleep: bool, quit: Quit) {
+    /// Checks the inbox against what the loop's thread knows, in a debug build.
+    pub(super) fn check_invariants(&self, seen: &Seen) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
         let mut inbox = self.inbox();
-        let is_told = inbox.to_drop.is_empty() && inbox.quit == quit;
+        let is_told = inbox.discarded.is_empty() && inbox.quit == seen.quit.get();
         assert!(self.has_changed() || is_told, "a lost hint (INBOX-5)");
         let is_over = inbox.is_empty() && inbox.quit == Quit::Now;
         assert!(is_over || !inbox.is_gone, "a post to a loop that is gone (INBOX-3)");
         if inbox.is_run && matches!(inbox.sleep, SleepState::Asleep(..)) {
             let first = inbox.look(self.epoch);
             let sleeps_past = first.is_some_and(|first| inbox.sleep.sleeps_past(first));
-            let sleeps = is_asleep && inbox.immediate.is_empty() && !sleeps_past;
+            let sleeps = seen.is_asleep.get() && inbox.immediate.is_empty() && !sleeps_past;
             assert!(sleeps, "it was not woken (WAKE-2)");
         }
     }

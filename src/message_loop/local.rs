@@ -10,19 +10,21 @@
 
 use std::any::{Any, type_name};
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::marker::PhantomData;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::ops::ControlFlow;
+use std::panic::resume_unwind;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::inbox::Shared;
+use super::inbox::{Origin, Shared};
 use super::looper::NotBound;
-use super::queue::SMALL;
 use super::runner::{Posted, TaskRunner};
 use super::turn::{self, IdleKey, LoopCore};
-use crate::{Period, Repeat, ScheduleError, TryScheduleError};
+use crate::job::{NamedOnce, Work};
+use crate::platform::panics::caught;
+use crate::{PanicHook, Period, Repeat, ScheduleError, TryScheduleError};
 
 /// Posts tasks to the loop of its own thread. Their closures need not be [`Send`].
 ///
@@ -46,27 +48,21 @@ use crate::{Period, Repeat, ScheduleError, TryScheduleError};
 #[derive(Clone, Debug)]
 pub struct LocalTaskRunner {
     pub(super) core: Rc<LoopCore>,
-    runner: TaskRunner,
 }
 
 impl LocalTaskRunner {
-    pub(super) fn of(core: Rc<LoopCore>) -> LocalTaskRunner {
-        let runner = TaskRunner { shared: Arc::clone(&core.shared) };
-        LocalTaskRunner { core, runner }
-    }
-
     /// Returns a local runner of the calling thread's loop.
     ///
     /// # Errors
     ///
     /// [`NotBound`] if the thread has no loop.
     pub fn current() -> Result<LocalTaskRunner, NotBound> {
-        turn::current().map(LocalTaskRunner::of).ok_or(NotBound)
+        turn::current().map(|core| LocalTaskRunner { core }).ok_or(NotBound)
     }
 
     /// Returns a runner of the same loop, which may go to other threads.
     pub fn runner(&self) -> TaskRunner {
-        self.runner.clone()
+        TaskRunner { shared: Arc::clone(&self.core.shared) }
     }
 
     /// Runs a task on the loop, after the immediate ones that were posted before.
@@ -84,7 +80,7 @@ impl LocalTaskRunner {
     ///
     /// As [`post`](LocalTaskRunner::post).
     pub fn post_delayed<F: FnOnce() + 'static>(&self, delay: Duration, f: F) -> Posted<F> {
-        self.post_at_or_now(self.runner.after(delay), f)
+        self.post_at_or_now(self.core.shared.after(delay), f)
     }
 
     /// Runs a task on the loop at an instant of the loop's clock.
@@ -137,7 +133,7 @@ impl LocalTaskRunner {
     ) -> Posted<F> {
         let name = type_name::<F>();
         let post = |ticket: Ticket<F>| {
-            self.runner.post_series(initial, period, name, move || ticket.call())
+            self.core.shared.post_series(initial, period, name, move || ticket.call())
         };
         self.keep_and_post(f, post)
     }
@@ -182,16 +178,10 @@ impl LocalTaskRunner {
             return Err(TryScheduleError::new(ScheduleError::Closed, (f, reply)));
         }
         let (entry, ticket) = self.keep(reply);
-        let answer = move |value| {
-            if let Some(reply) = ticket.redeem() {
-                reply(value);
-            }
-        };
-        let posted = to.post_and_reply_to(&self.core.shared, f, answer);
-        posted.map_err(|refused| {
-            let reason = refused.reason();
-            let (f, answer) = refused.into_task();
-            drop(answer); // with the ticket, which takes the entry out of the table
+        let task = TaskWithReply { f, ticket };
+        let posted = to.shared.post(None, true, Origin::Program, task).map(drop);
+        posted.map_err(|(reason, TaskWithReply { f, ticket })| {
+            drop(ticket); // which takes the entry out of the table
             TryScheduleError::new(reason, (f, take_back(&entry)))
         })
     }
@@ -212,7 +202,7 @@ impl LocalTaskRunner {
     fn post_at_or_now<F: FnOnce() + 'static>(&self, deadline: Option<Instant>, f: F) -> Posted<F> {
         let post = |ticket: Ticket<F>| {
             let task = move || ticket.redeem().into_iter().for_each(|f| f());
-            self.runner.post_named(deadline, type_name::<F>(), Box::new(task))
+            self.core.shared.post_named(deadline, type_name::<F>(), Box::new(task))
         };
         self.keep_and_post(f, post)
     }
@@ -245,7 +235,7 @@ impl LocalTaskRunner {
 /// The closures and futures that stay on the thread of a loop, until they have run or are dropped.
 #[derive(Default)]
 pub(super) struct LocalTable {
-    entries: RefCell<HashMap<u64, Rc<dyn Any>>>,
+    entries: RefCell<BTreeMap<u64, Rc<dyn Any>>>,
     last_number: Cell<u64>,
 }
 
@@ -254,14 +244,8 @@ impl LocalTable {
         self.entries.borrow_mut().insert(key.number, local);
     }
 
-    fn remove(&self, number: u64) -> Option<Rc<dyn Any>> {
-        let mut entries = self.entries.borrow_mut();
-        let local = entries.remove(&number);
-        let len = entries.len();
-        if entries.capacity() > SMALL && len < entries.capacity() / 8 {
-            entries.shrink_to(2 * len); // paid for by those that have left
-        }
-        local
+    pub(super) fn remove(&self, number: u64) -> Option<Rc<dyn Any>> {
+        self.entries.borrow_mut().remove(&number)
     }
 
     pub(super) fn clear(&self, shared: &Shared) {
@@ -292,8 +276,9 @@ impl LocalKey {
     }
 
     /// Returns the entry, or `None` on another thread.
-    pub(super) fn get(&self) -> Option<Rc<dyn Any>> {
-        self.core()?.locals.entries.borrow().get(&self.number).map(Rc::clone)
+    pub(super) fn get<T: 'static>(&self) -> Option<Rc<T>> {
+        let local = self.core()?.locals.entries.borrow().get(&self.number).map(Rc::clone)?;
+        Some(local.downcast().expect("an entry keeps its type"))
     }
 
     /// Takes the entry out of the table. Returns `None` on another thread.
@@ -303,17 +288,10 @@ impl LocalKey {
 
     /// Has the entry dropped on its thread: at once, if the caller is there (LOCAL-1).
     pub(super) fn discard(&self) {
-        // A message, because the entry itself may not leave its thread.
-        self.shared.drop_on_loop(Box::new(Discarded(self.clone())));
-    }
-}
-
-/// Drops an entry of the table when it is dropped itself, on the loop's thread. If the loop is gone, so is the entry.
-struct Discarded(LocalKey);
-
-impl Drop for Discarded {
-    fn drop(&mut self) {
-        drop(self.0.take());
+        match self.core() {
+            Some(core) => core.drop_local(self.number),
+            None => self.shared.discard(self.number),
+        }
     }
 }
 
@@ -334,6 +312,10 @@ struct Ticket<C> {
 }
 
 impl<C: 'static> Ticket<C> {
+    fn key(&self) -> &LocalKey {
+        self.key.as_ref().expect("it is not redeemed")
+    }
+
     /// Takes the closure out of the table, for its only run.
     fn redeem(mut self) -> Option<C> {
         self.key.take()?.take()?.downcast_ref::<LocalClosure<C>>()?.take()
@@ -344,16 +326,48 @@ impl<C: 'static> Ticket<C> {
     where
         C: FnMut() -> R,
     {
-        let key = self.key.as_ref().expect("a series is not redeemed");
-        let local = key.get().expect("a job runs on its loop's thread, before the loop is gone");
-        let entry = local.downcast_ref::<LocalClosure<C>>().expect("an entry keeps its type");
+        let entry: Rc<LocalClosure<C>> = self.key().get().expect("it runs on its loop's thread");
         // Out of the entry while it runs, so nothing is borrowed in the meantime. Also after a panic it is put back, and
         // dropped with the ticket.
         let mut f = entry.take().expect("the runs of a series do not overlap");
-        let result = catch_unwind(AssertUnwindSafe(&mut f));
+        let result = caught(&mut f);
         entry.set(Some(f));
-        key.shared.catch(|| drop(local)); // the last reference, if the closure has dropped its loop
+        self.key().shared.catch(|| drop(entry)); // the last reference, if the closure has dropped its loop
         result.unwrap_or_else(|panic| resume_unwind(panic))
+    }
+}
+
+/// A task for another loop, and the ticket of its reply. If the task panics or never runs, the ticket is dropped with it.
+struct TaskWithReply<F, R> {
+    f: F,
+    ticket: Ticket<R>,
+}
+
+impl<T, F, R> Work for TaskWithReply<F, R>
+where
+    T: Send + 'static,
+    F: FnOnce() -> T + Send + 'static,
+    R: FnOnce(T) + 'static,
+{
+    type Output = ();
+
+    fn name(&self) -> &'static str {
+        type_name::<F>()
+    }
+
+    fn run(work: &mut Option<Self>, _hook: &PanicHook) -> ControlFlow<()> {
+        let TaskWithReply { f, ticket } = work.take().expect("a one-shot runs once");
+        let value = f();
+        let replies_to = Arc::clone(&ticket.key().shared);
+        let reply = move || {
+            if let Some(reply) = ticket.redeem() {
+                reply(value);
+            }
+        };
+        let reply = NamedOnce { name: type_name::<R>(), task: Box::new(reply) };
+        // Nobody could take the reply back, so if its loop has quit, the ticket is dropped here.
+        drop(replies_to.post(None, true, Origin::Reply, reply));
+        ControlFlow::Break(())
     }
 }
 

@@ -101,7 +101,7 @@ impl MessageLoop {
 
     /// Returns a runner for this thread that posts tasks whose closures are not [`Send`].
     pub fn local_runner(&self) -> LocalTaskRunner {
-        LocalTaskRunner::of(Rc::clone(&self.core))
+        LocalTaskRunner { core: Rc::clone(&self.core) }
     }
 
     /// Runs tasks, and waits for them, until the loop is told to quit. After that it returns at once. If nothing is

@@ -53,8 +53,7 @@
 //!
 //! - *Dropped* means: on the loop's thread, together with the [`MessageLoop`]. Then the task's handle says that it is
 //!   done, and not that it was cancelled. The handle of a future returns
-//!   [`JoinError::Cancelled`](crate::pool::JoinError::Cancelled). Exception: if the loop that should get a reply is
-//!   gone, the reply is dropped on the thread that ran the task. If a destructor posts, its task is refused.
+//!   [`JoinError::Cancelled`](crate::pool::JoinError::Cancelled). If a destructor posts, its task is refused.
 //! - *Refused* means: the closure, or the future, comes back in the error. As an [`Executor`](crate::Executor) the loop
 //!   refuses [for good](crate::Rejected::for_good).
 //! - A task that is running runs to its end. Local tasks and series end in the same way as `Send` tasks. A task that
@@ -111,7 +110,6 @@
 //! | an exception ends the program | | a panic is caught and reported ([`LoopBuilder::on_panic`]), and the loop goes on |
 //! | `ShadowLooper.idleFor` | `TaskEnvironment::FastForwardBy` | [`LoopBuilder::clock`] with a [`ManualClock`](crate::ManualClock) |
 
-mod entry;
 mod inbox;
 mod local;
 mod looper;

@@ -1,22 +1,20 @@
 //! How tasks come to a loop, from any thread: [`TaskRunner`].
-//!
-//! A task on one loop may have its reply on another one.
 
 use std::any::type_name;
-use std::marker::PhantomData;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::inbox::{Origin, Shared};
+use super::local::LocalTaskRunner;
+use super::looper::NotBound;
 use super::run_loop::Quit;
 use super::turn;
 use crate::clock::timeline::after;
-use crate::job::{NamedOnce, Once, Owner, Series, Work};
+use crate::job::{NamedOnce, Once, Owner, Series};
 use crate::scheduler::schedule_boxes_by_name;
 use crate::{
-    Cancellable, DueTask, Executor, PanicHook, Period, Rejected, Repeat, RepeatingTask, Request,
-    Schedule, ScheduleError, Task, TryScheduleError,
+    Cancellable, DueTask, Executor, Period, Rejected, Repeat, RepeatingTask, Request, Schedule,
+    ScheduleError, Task, TryScheduleError,
 };
 
 /// A handle, or the reason of a refusal and the closure.
@@ -77,7 +75,7 @@ impl TaskRunner {
     ///
     /// As [`post`](TaskRunner::post).
     pub fn post_delayed<F: FnOnce() + Send + 'static>(&self, delay: Duration, f: F) -> Posted<F> {
-        self.post_once(self.after(delay), true, f)
+        self.post_once(self.shared.after(delay), true, f)
     }
 
     /// Runs a task on the loop at an instant of the loop's clock. If that has passed, the task is due now.
@@ -111,7 +109,7 @@ impl TaskRunner {
         delay: Duration,
         f: F,
     ) -> Posted<F> {
-        self.post_once(self.after(delay), false, f)
+        self.post_once(self.shared.after(delay), false, f)
     }
 
     /// Runs a task here and now if this is the loop's thread, and otherwise posts it. A panic is caught and reported in
@@ -140,8 +138,7 @@ impl TaskRunner {
     ///
     /// The task is dropped on this loop, and the reply on the caller's, also if the task panics or never runs. A reply
     /// is never refused because its loop is full. If the caller's loop has quit by then, its next turn drops the reply,
-    /// or the reply is dropped with the loop. Only if that loop is gone are the reply and the result dropped on this
-    /// one.
+    /// or the reply is dropped with the loop. A result for which there is no reply any more is dropped on this loop.
     ///
     /// ```
     /// use tickwheel::message_loop::{LoopThread, MessageLoop};
@@ -159,8 +156,8 @@ impl TaskRunner {
     ///
     /// # Errors
     ///
-    /// `NotBound` if the calling thread has no loop. `Closed` and `Full` as in [`post`](TaskRunner::post). Both
-    /// closures come back.
+    /// `NotBound` if the calling thread has no loop, and `Closed` if that loop is being dropped. `Closed` and `Full` as in
+    /// [`post`](TaskRunner::post). Both closures come back.
     #[doc(alias = "PostTaskAndReplyWithResult")]
     pub fn post_and_reply<T, F, R>(&self, f: F, reply: R) -> Result<(), TryScheduleError<(F, R)>>
     where
@@ -168,37 +165,10 @@ impl TaskRunner {
         F: FnOnce() -> T + Send + 'static,
         R: FnOnce(T) + Send + 'static,
     {
-        let Some(own) = turn::current() else {
-            return Err(TryScheduleError::new(ScheduleError::NotBound, (f, reply)));
-        };
-        self.post_and_reply_to(&own.shared, f, reply)
-    }
-
-    /// Runs a task on this loop, and then `reply` on the loop `replies_to`.
-    pub(super) fn post_and_reply_to<T, F, R>(
-        &self,
-        replies_to: &Arc<Shared>,
-        f: F,
-        reply: R,
-    ) -> Result<(), TryScheduleError<(F, R)>>
-    where
-        T: Send + 'static,
-        F: FnOnce() -> T + Send + 'static,
-        R: FnOnce(T) + Send + 'static,
-    {
-        let (task, reply, replies_to) = (Some(f), Some(reply), Arc::clone(replies_to));
-        let task = TaskWithReply { task, reply, replies_to, result: PhantomData };
-        let posted = self.shared.post(None, true, Origin::Program, task).map(drop);
-        posted.map_err(|(reason, mut refused)| {
-            let closures = refused.task.take().zip(refused.reply.take());
-            TryScheduleError::new(reason, closures.expect("it has not run"))
-        })
-    }
-
-    /// Returns the deadline of a task that is to run after `delay`, or `None` for an immediate one. It is at most the
-    /// last instant of the clock.
-    pub(super) fn after(&self, delay: Duration) -> Option<Instant> {
-        (!delay.is_zero()).then(|| after(self.shared.now(), delay))
+        match LocalTaskRunner::current() {
+            Ok(own) => own.post_and_reply(self, f, reply),
+            Err(NotBound) => Err(TryScheduleError::new(ScheduleError::NotBound, (f, reply))),
+        }
     }
 
     fn post_once<F: FnOnce() + Send + 'static>(
@@ -208,31 +178,6 @@ impl TaskRunner {
         f: F,
     ) -> Posted<F> {
         self.shared.post(deadline, nests, Origin::Program, Once::new(f)).map_err(Once::refused)
-    }
-
-    /// Posts a boxed closure under the name of its type.
-    pub(super) fn post_named(
-        &self,
-        deadline: Option<Instant>,
-        name: &'static str,
-        task: Task,
-    ) -> Posted<Task> {
-        let named = NamedOnce { name, task };
-        let posted = self.shared.post(deadline, true, Origin::Program, named);
-        posted.map_err(|(reason, named)| TryScheduleError::new(reason, named.task))
-    }
-
-    pub(super) fn post_series<R: Repeat, F: FnMut() -> R + Send + 'static>(
-        &self,
-        initial: Duration,
-        period: Period,
-        name: &'static str,
-        f: F,
-    ) -> Posted<F> {
-        let deadline = self.after(initial);
-        let due = deadline.unwrap_or_else(|| self.shared.now());
-        let series = Series::new(name, due, period, f)?;
-        self.shared.post(deadline, true, Origin::Program, series).map_err(Series::refused)
     }
 
     /// Drops a closure that was refused.
@@ -317,6 +262,40 @@ impl TaskRunner {
     }
 }
 
+/// How both kinds of runners post.
+impl Shared {
+    /// Returns the deadline of a task that is to run after `delay`, or `None` for an immediate one. It is at most the
+    /// last instant of the clock.
+    pub(super) fn after(&self, delay: Duration) -> Option<Instant> {
+        (!delay.is_zero()).then(|| after(self.now(), delay))
+    }
+
+    /// Posts a boxed closure under the name of its type.
+    pub(super) fn post_named(
+        self: &Arc<Self>,
+        deadline: Option<Instant>,
+        name: &'static str,
+        task: Task,
+    ) -> Posted<Task> {
+        let named = NamedOnce { name, task };
+        let posted = self.post(deadline, true, Origin::Program, named);
+        posted.map_err(|(reason, named)| TryScheduleError::new(reason, named.task))
+    }
+
+    pub(super) fn post_series<R: Repeat, F: FnMut() -> R + Send + 'static>(
+        self: &Arc<Self>,
+        initial: Duration,
+        period: Period,
+        name: &'static str,
+        f: F,
+    ) -> Posted<F> {
+        let deadline = self.after(initial);
+        let due = deadline.unwrap_or_else(|| self.now());
+        let series = Series::new(name, due, period, f)?;
+        self.post(deadline, true, Origin::Program, series).map_err(Series::refused)
+    }
+}
+
 impl Schedule for TaskRunner {
     schedule_boxes_by_name!();
 
@@ -329,17 +308,14 @@ impl Schedule for TaskRunner {
         name: &'static str,
         request: Request,
     ) -> Result<Cancellable, ScheduleError> {
-        match request {
-            Request::After(delay, task) => {
-                self.or_drop(self.post_named(self.after(delay), name, task))
-            }
-            Request::At(deadline, task) => {
-                self.or_drop(self.post_named(Some(deadline), name, task))
-            }
+        let (deadline, task) = match request {
+            Request::After(delay, task) => (self.shared.after(delay), task),
+            Request::At(deadline, task) => (Some(deadline), task),
             Request::Series(initial, period, task) => {
-                self.or_drop(self.post_series(initial, period, name, task))
+                return self.or_drop(self.shared.post_series(initial, period, name, task));
             }
-        }
+        };
+        self.or_drop(self.shared.post_named(deadline, name, task))
     }
 }
 
@@ -374,53 +350,5 @@ impl Executor for TaskRunner {
             }
             _ => Rejected::new(task),
         })
-    }
-}
-
-// ----- replies ----------------------------------------------------------------------------
-
-/// A task with its reply. If the task panics or never runs, the reply is dropped on its own loop, with this.
-struct TaskWithReply<F, R: Send + 'static, T> {
-    /// `None` once the task has begun.
-    task: Option<F>,
-    /// `None` once it is posted.
-    reply: Option<R>,
-    replies_to: Arc<Shared>,
-    result: PhantomData<fn() -> T>,
-}
-
-impl<T, F, R> Work for TaskWithReply<F, R, T>
-where
-    T: Send + 'static,
-    F: FnOnce() -> T + Send + 'static,
-    R: FnOnce(T) + Send + 'static,
-{
-    type Output = ();
-
-    fn name(&self) -> &'static str {
-        type_name::<F>()
-    }
-
-    fn run(work: &mut Option<Self>, _hook: &PanicHook) -> ControlFlow<()> {
-        // It stays where it is, so after a panic the reply is dropped with it, on its own loop.
-        let Some(work) = work else { return ControlFlow::Break(()) };
-        let value = work.task.take().map(|task| task());
-        if let (Some(value), Some(reply)) = (value, work.reply.take()) {
-            let (name, task) = (type_name::<R>(), Box::new(move || reply(value)));
-            let answer = NamedOnce { name, task };
-            // Nobody could take the closure back, so a loop that has quit drops it.
-            if let Err((_, refused)) = work.replies_to.post(None, true, Origin::Reply, answer) {
-                work.replies_to.drop_on_loop(Box::new(refused));
-            }
-        }
-        ControlFlow::Break(())
-    }
-}
-
-impl<F, R: Send + 'static, T> Drop for TaskWithReply<F, R, T> {
-    fn drop(&mut self) {
-        if let Some(reply) = self.reply.take() {
-            self.replies_to.drop_on_loop(Box::new(reply));
-        }
     }
 }

@@ -6,17 +6,15 @@
 //! and a wake allocates nothing.
 //!
 //! ```text
-//!               wake: posted             its turn                   wake
-//!   Waiting -----------------> Queued -------------> Polling ----------------> PollAgain
-//!    ^  ^                                             |   |                      |   |
-//!    |  '-------------- it is pending ----------------'   |                      |   |
-//!    '----------------- it is pending: and woken at once -|----------------------'   |
-//!                                                         '--- ready, or a panic ----+--> Over
-//!   from any of these: cancel --> Cancelled;  the loop is dropped --> Over
+//!               wake: posted
+//!   Waiting -----------------> Queued        from either: cancel --> Cancelled;  ready, a panic,
+//!      ^                          |                       or the loop is dropped --> Over
+//!      '---- its turn: a poll ----'
 //! ```
 //!
-//! - SPAWN-1 A wake is posted only by the step from `Waiting` to `Queued`, so a task is in the inbox once at most. A
-//!   wake during a poll is not lost: it leads to `PollAgain`.
+//! - SPAWN-1 A wake is posted only by the step from `Waiting` to `Queued`, so a task is in the inbox once at most. The step
+//!   back comes before the poll, so a wake during a poll is posted too. If that turn comes while the poll still lasts,
+//!   in a nested run, the end of the poll posts it again.
 //! - SPAWN-2 A future holds its place (S25) from the start until the step to `Over` or `Cancelled`.
 //!
 //! The future is polled, and dropped, on the loop's thread, with nothing locked or borrowed. Its panics are caught and
@@ -26,7 +24,6 @@ use std::any::type_name;
 use std::cell::Cell;
 use std::future::Future;
 use std::marker::PhantomData;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -36,6 +33,7 @@ use super::inbox::{Origin, Shared};
 use super::local::{LocalKey, LocalTaskRunner};
 use crate::job::{AtomicPosition, Owner, Place, Ran, Run};
 use crate::platform::impls::impl_debug;
+use crate::platform::panics::caught;
 use crate::platform::sync::{Mutex, lock};
 use crate::pool::{JoinError, PanicPayload, ResultCell};
 use crate::{Cancel, Cancellable, PanicHook, TryScheduleError};
@@ -108,7 +106,7 @@ impl LocalTaskRunner {
         let outcome = Rc::new(ResultCell::new());
         let spawned = Spawned {
             future: Cell::new(Some(Box::pin(future))),
-            result: Cell::new(Err(JoinError::Cancelled)),
+            is_missed: Cell::new(false),
             outcome: Rc::clone(&outcome),
             task: Arc::clone(&task),
         };
@@ -188,57 +186,62 @@ impl_debug!(LocalJoinHandle<T>, self, is_done: self.is_done());
 struct Spawned<F: Future> {
     /// `None` while it is polled, so that nothing is borrowed, and once it has ended.
     future: Cell<Option<Pin<Box<F>>>>,
-    /// What the handle is to be told when this is dropped.
-    result: Cell<Result<F::Output, JoinError>>,
+    /// Its turn has come while it was polled (SPAWN-1).
+    is_missed: Cell<bool>,
     outcome: Rc<ResultCell<F::Output>>,
     task: Arc<LocalTask<F>>,
 }
 
 impl<F: Future + 'static> Spawned<F> {
-    fn poll(&self) {
+    /// Polls the future. Returns false if it is being polled already.
+    fn poll(&self) -> bool {
         // Out of the entry, so that the future may cancel itself, or drop its loop.
-        let Some(mut future) = self.future.take() else { return };
+        let Some(mut future) = self.future.take() else {
+            self.is_missed.set(true);
+            return false;
+        };
         let waker = Waker::from(Arc::clone(&self.task));
         let mut context = Context::from_waker(&waker);
-        let polled = catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut context)));
-        match polled {
+        let polled = caught(|| future.as_mut().poll(&mut context));
+        self.future.set(Some(future));
+        let result = match polled {
             Ok(Poll::Pending) => {
-                self.future.set(Some(future));
-                let waits = |stage: Stage| (!stage.is_end()).then_some(Stage::Waiting);
-                match self.task.step(waits) {
-                    // The wake during the poll is not lost (SPAWN-1).
-                    Stage::PollAgain => self.task.wake_by_ref(),
-                    Stage::Cancelled | Stage::Over => drop(self.task.key.take()),
-                    Stage::Waiting | Stage::Queued | Stage::Polling => {}
+                if self.is_missed.take() {
+                    self.task.wake_by_ref();
                 }
-                return;
+                return true;
             }
-            Ok(Poll::Ready(value)) => self.result.set(Ok(value)),
+            Ok(Poll::Ready(value)) => Ok(value),
             Err(panic) => {
                 self.task.shared().hook().tell(type_name::<F>(), &*panic);
-                self.result.set(Err(JoinError::Panicked(PanicPayload::new(panic))));
+                Err(JoinError::Panicked(PanicPayload::new(panic)))
             }
-        }
-        self.task.shared().catch(|| drop(future));
-        // Dropped with it, the entry resolves the handle.
-        drop(self.task.key.take());
+        };
+        drop(self.task.key.take()); // the caller has the entry too
+        self.end(result);
+        true
     }
 }
 
-impl<F: Future> Drop for Spawned<F> {
-    /// Drops the future, and then resolves the handle, which nothing else does. So no handle waits in vain.
-    fn drop(&mut self) {
+impl<F: Future> Spawned<F> {
+    /// Drops the future, and then resolves the handle, which nothing else does. Only the first call counts.
+    fn end(&self, mut result: Result<F::Output, JoinError>) {
         let shared = self.task.shared();
         shared.catch(|| drop(self.future.take()));
-        let mut result = self.result.replace(Err(JoinError::Cancelled));
-        let ends = |stage: Stage| (!stage.is_end()).then_some(Stage::Over);
-        if self.task.step(ends).is_end() {
+        if self.task.step(LIVE, Stage::Over).is_none() {
             // It was cancelled, maybe in its last poll.
             shared.catch(|| drop(std::mem::replace(&mut result, Err(JoinError::Cancelled))));
         } else {
             shared.no_longer_pending(); // (SPAWN-2)
         }
         self.outcome.resolve(result, shared.hook()); // last of all, because it wakes a user's waker
+    }
+}
+
+impl<F: Future> Drop for Spawned<F> {
+    /// So no handle waits in vain.
+    fn drop(&mut self) {
+        self.end(Err(JoinError::Cancelled));
     }
 }
 
@@ -253,34 +256,26 @@ struct LocalTask<F> {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// It waits for a wake.
+    /// It waits for a wake, or is polled.
     Waiting,
     /// It is in the inbox, or on its way there.
     Queued,
-    Polling,
-    /// It was woken while it is polled (SPAWN-1).
-    PollAgain,
     Over,
     Cancelled,
 }
 
-impl Stage {
-    fn is_end(self) -> bool {
-        matches!(self, Stage::Over | Stage::Cancelled)
-    }
-}
+/// The stages of a future that has not ended.
+const LIVE: &[Stage] = &[Stage::Waiting, Stage::Queued];
 
 impl<F> LocalTask<F> {
     fn shared(&self) -> &Shared {
         &self.key.shared
     }
 
-    /// Moves to the next stage, if there is one from here. Returns the stage before.
-    fn step(&self, next: impl FnOnce(Stage) -> Option<Stage>) -> Stage {
+    /// Moves to the next stage from one of these, and returns that one. From another one it does not move.
+    fn step(&self, from: &[Stage], next: Stage) -> Option<Stage> {
         let mut stage = lock(&self.stage);
-        let before = *stage;
-        *stage = next(before).unwrap_or(before);
-        before
+        from.contains(&stage).then(|| std::mem::replace(&mut *stage, next))
     }
 }
 
@@ -290,12 +285,7 @@ impl<F: Future + 'static> Wake for LocalTask<F> {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        let before = self.step(|stage| match stage {
-            Stage::Waiting => Some(Stage::Queued),
-            Stage::Polling => Some(Stage::PollAgain),
-            _ => None,
-        });
-        if before == Stage::Waiting {
+        if self.step(&[Stage::Waiting], Stage::Queued).is_some() {
             let job = Arc::clone(self) as Arc<dyn Run<Shared>>;
             // It has its place already (SPAWN-2). A loop that takes no posts takes no wakes either. Then the future waits for
             // the end of the loop, which drops it.
@@ -309,14 +299,10 @@ impl<F: Future + 'static> Wake for LocalTask<F> {
 impl<F: Future + 'static> Run<Shared> for LocalTask<F> {
     /// Polls the future once. The next wake posts it anew.
     fn run(&self, _shared: &Shared, _place: &mut dyn Place) -> Ran {
-        let before = self.step(|stage| (stage == Stage::Queued).then_some(Stage::Polling));
-        if before != Stage::Queued {
-            return Ran::Not;
-        }
-        if let Some(local) = self.key.get() {
-            local.downcast_ref::<Spawned<F>>().into_iter().for_each(Spawned::poll);
-        }
-        Ran::ForTheLastTime
+        // The step comes before the poll, whose wakes are posted anew (SPAWN-1).
+        let has_run = self.step(&[Stage::Queued], Stage::Waiting).is_some()
+            && self.key.get().is_some_and(|spawned: Rc<Spawned<F>>| spawned.poll());
+        if has_run { Ran::ForTheLastTime } else { Ran::Not }
     }
 
     fn withdraw(&self) {
@@ -330,18 +316,13 @@ impl<F: Future + 'static> Run<Shared> for LocalTask<F> {
 
 impl<F: Future + 'static> Cancel for LocalTask<F> {
     fn cancel(&self) -> bool {
-        let before = self.step(|stage| (!stage.is_end()).then_some(Stage::Cancelled));
-        match before {
-            Stage::Over | Stage::Cancelled => return false,
-            // Its job is among the immediate tasks.
-            Stage::Queued => self.shared().remove(&self.position),
-            Stage::Waiting | Stage::Polling | Stage::PollAgain => {}
+        let Some(before) = self.step(LIVE, Stage::Cancelled) else { return false };
+        if before == Stage::Queued {
+            self.shared().remove(&self.position); // its job is among the immediate tasks
         }
         self.shared().no_longer_pending(); // the step to `Cancelled` does so, like that to `Over` (SPAWN-2)
-        // A poll that is in progress drops the future itself, when it ends.
-        if !matches!(before, Stage::Polling | Stage::PollAgain) {
-            self.key.discard();
-        }
+        // During a poll the future is out of its entry, and the loop keeps the entry until the poll ends.
+        self.key.discard();
         true
     }
 
@@ -350,6 +331,6 @@ impl<F: Future + 'static> Cancel for LocalTask<F> {
     }
 
     fn is_done(&self) -> bool {
-        lock(&self.stage).is_end()
+        !LIVE.contains(&lock(&self.stage))
     }
 }

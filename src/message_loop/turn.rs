@@ -18,15 +18,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use super::entry::QueuedTask;
-use super::inbox::{OutOfQueue, Shared};
+use super::inbox::{OutOfQueue, Seen, Shared};
 use super::local::LocalTable;
 use super::looper::Next;
 use super::pump::{Delegate, MessagePump};
-use super::queue::LoopQueue;
+use super::queue::{QueuedTask, Tasks, give_back};
 use super::run_loop::{Quit, RunQuit};
 use crate::Repeat;
-use crate::job::Ran;
+use crate::job::{Owner, Ran};
 use crate::platform::impls::impl_debug;
 use crate::platform::sync::{AtomicBool, local};
 
@@ -46,8 +45,10 @@ impl_debug!(LoopCore, self, shared: self.shared);
 pub(super) struct LoopCore {
     pub(super) shared: Arc<Shared>,
     pub(super) locals: LocalTable,
-    queue: LoopQueue,
     pump: Box<dyn MessagePump>,
+    /// The tasks that have come out of the inbox, and wait for their turns.
+    tasks: RefCell<Tasks>,
+    seen: Seen,
     /// The runs, the innermost last.
     runs: RefCell<Vec<ActiveRun>>,
     /// How many tasks have run.
@@ -57,16 +58,10 @@ pub(super) struct LoopCore {
     pub(super) is_closed: Cell<bool>,
 }
 
-struct ActiveRun {
-    /// How this run alone was told to quit.
-    quit: Option<Arc<RunQuit>>,
-    kind: RunKind,
-}
-
 /// What calls the delegate's methods in a run.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum RunKind {
-    Pump,
+enum ActiveRun {
+    /// The pump. The run may be told to quit alone.
+    Pump(Option<Arc<RunQuit>>),
     UntilIdle,
     /// One `turn`, whose caller waits after it.
     Turn,
@@ -75,10 +70,11 @@ enum RunKind {
 impl LoopCore {
     pub(super) fn new(shared: Arc<Shared>, pump: Box<dyn MessagePump>) -> Rc<LoopCore> {
         Rc::new(LoopCore {
-            queue: LoopQueue::new(Arc::clone(&shared)),
             shared,
             locals: LocalTable::default(),
             pump,
+            tasks: RefCell::default(),
+            seen: Seen::default(),
             runs: RefCell::default(),
             ran: Cell::new(0),
             idle_handlers: RefCell::default(),
@@ -90,16 +86,13 @@ impl LoopCore {
 
     /// Has the pump run the loop until this run ends.
     pub(super) fn run(&self, quit: Option<Arc<RunQuit>>) {
-        let _run = self.begin_run(quit, RunKind::Pump);
-        // A run that was told to quit before starts nothing.
-        if !self.must_quit_now() {
-            self.pump.run(self);
-        }
+        let _run = self.begin_run(ActiveRun::Pump(quit));
+        self.pump.run(self);
     }
 
     /// Runs what is due. Returns how many tasks ran.
     pub(super) fn run_until_idle(&self) -> usize {
-        let _run = self.begin_run(None, RunKind::UntilIdle);
+        let _run = self.begin_run(ActiveRun::UntilIdle);
         let before = self.ran.get();
         loop {
             let did = self.do_work();
@@ -112,25 +105,25 @@ impl LoopCore {
 
     /// Takes one turn. Returns when its caller has to call it again.
     pub(super) fn turn(&self) -> Next {
-        let _run = self.begin_run(None, RunKind::Turn);
+        let _run = self.begin_run(ActiveRun::Turn);
         let did = self.do_work();
         let mut did = self.do_delayed_work() || did;
         loop {
             // Immediate tasks do not set `changed`, so the inbox is looked into.
-            if did && (self.queue.drain_inbox() || self.queue.has_work(self.is_nested())) {
+            if did && (self.drain_inbox() || self.has_work()) {
                 return Next::Now;
             }
             did = self.do_idle_work();
             if !did {
                 // It sleeps, or a run has to end.
-                let next = self.queue.first.get().map_or(Next::Idle, Next::At);
-                return if self.queue.is_asleep.get() { next } else { Next::Quit };
+                let next = self.seen.first.get().map_or(Next::Idle, Next::At);
+                return if self.seen.is_asleep.get() { next } else { Next::Quit };
             }
         }
     }
 
-    fn begin_run(&self, quit: Option<Arc<RunQuit>>, kind: RunKind) -> RunGuard<'_> {
-        self.runs.borrow_mut().push(ActiveRun { quit, kind });
+    fn begin_run(&self, run: ActiveRun) -> RunGuard<'_> {
+        self.runs.borrow_mut().push(run);
         RunGuard(self)
     }
 
@@ -143,40 +136,43 @@ impl LoopCore {
 
 impl Delegate for LoopCore {
     fn do_work(&self) -> bool {
-        self.run_next(LoopQueue::next_immediate)
+        self.run_next(LoopCore::next_immediate)
     }
 
     fn do_delayed_work(&self) -> bool {
-        self.run_next(LoopQueue::next_delayed)
+        self.run_next(LoopCore::next_delayed)
     }
 
     fn next_delayed_work(&self) -> Option<Instant> {
-        self.queue.first.get()
+        self.seen.first.get()
     }
 
     fn do_idle_work(&self) -> bool {
-        self.queue.wake_up();
+        self.shared.wake_up(&self.seen);
         if self.quit_if_told() {
             return false;
         }
-        if self.queue.has_work(self.is_nested()) {
+        if self.has_work() {
             return true; // the inbox was drained since, for example for a quit
         }
-        if self.queue.quit.get() == Quit::No && !self.was_told(|run| &run.when_idle) {
-            if self.run_kind() == Some(RunKind::UntilIdle) {
+        if self.seen.quit.get() == Quit::No && !self.was_told(|run| &run.when_idle) {
+            if matches!(self.runs.borrow().last(), Some(ActiveRun::UntilIdle)) {
                 return false;
             }
             if self.run_idle_handlers() {
                 self.quit_if_told();
                 return true;
             }
-            return !self.queue.go_to_sleep();
+            let sleeps = self.shared.go_to_sleep(&self.seen);
+            self.shared.check_invariants(&self.seen);
+            return !sleeps;
         }
         // A nested run that has deferred a task ends alone, and leaves that task to the outermost run. Otherwise the loop
         // ends when no run has anything left that may start.
-        if self.queue.quit.get() != Quit::No && !(self.is_nested() && self.queue.has_deferred()) {
-            self.queue.quit.set(self.shared.quit_if_empty());
-            if self.queue.quit.get() != Quit::Now {
+        let may_end = !self.is_nested() || self.tasks.borrow().deferred.is_empty();
+        if may_end && self.seen.quit.get() != Quit::No {
+            self.shared.quit_if_empty(&self.seen);
+            if self.seen.quit.get() != Quit::Now {
                 return true; // something has come in
             }
         }
@@ -187,15 +183,15 @@ impl Delegate for LoopCore {
 
 impl LoopCore {
     /// Runs the next task of one sort, or skips as many cancelled ones as one call may. Returns false if there is none.
-    fn run_next(&self, next: impl Fn(&LoopQueue, bool) -> Option<QueuedTask>) -> bool {
-        self.queue.wake_up();
-        self.queue.check_invariants();
+    fn run_next(&self, next: impl Fn(&LoopCore) -> Option<QueuedTask>) -> bool {
+        self.shared.wake_up(&self.seen);
+        self.shared.check_invariants(&self.seen);
         // Asked before and after the task, because a quit from elsewhere and the task itself may end the run.
         if self.quit_if_told() {
             return false;
         }
         for _ in 0..MAX_SKIPPED {
-            let Some(task) = next(&self.queue, self.is_nested()) else { return false };
+            let Some(task) = next(self) else { return false };
             if self.run_task(&task) {
                 break;
             }
@@ -215,7 +211,7 @@ impl LoopCore {
             Ran::Again | Ran::ForTheLastTime => {}
         }
         self.ran.set(self.ran.get() + 1);
-        self.queue.has_idled.set(false); // a new idle phase
+        self.seen.has_idled.set(false); // a new idle phase
         true
     }
 
@@ -223,20 +219,16 @@ impl LoopCore {
     fn must_quit_now(&self) -> bool {
         // A look without the lock, in each call. A hint that comes late costs one turn (INBOX-5).
         if self.shared.has_changed() {
-            self.queue.drain_inbox();
+            self.drain_inbox();
         }
-        self.queue.quit.get() == Quit::Now || self.was_told(|run| &run.now)
+        self.seen.quit.get() == Quit::Now || self.was_told(|run| &run.now)
     }
 
     /// Returns true if the innermost run itself was told to quit in that way.
     fn was_told(&self, how: fn(&RunQuit) -> &AtomicBool) -> bool {
         let runs = self.runs.borrow();
-        let quit = runs.last().and_then(|run| run.quit.as_deref());
-        quit.is_some_and(|quit| how(quit).load(Ordering::Relaxed))
-    }
-
-    fn run_kind(&self) -> Option<RunKind> {
-        self.runs.borrow().last().map(|run| run.kind)
+        let Some(ActiveRun::Pump(Some(quit))) = runs.last() else { return false };
+        how(quit).load(Ordering::Relaxed)
     }
 
     /// Tells the pump if the innermost run has to end without anything more, and returns true then.
@@ -251,9 +243,76 @@ impl LoopCore {
     /// Tells the pump to return from its innermost run, if the pump has begun it.
     fn end_innermost_run(&self) {
         // Each outer run finds out by itself when it is the innermost one.
-        if self.run_kind() == Some(RunKind::Pump) {
+        let is_pumped = matches!(self.runs.borrow().last(), Some(ActiveRun::Pump(_)));
+        if is_pumped {
             self.pump.quit();
         }
+    }
+
+    // ----- what comes in, and what is next ---------------------------------------------------
+
+    /// Takes over what has come in. Returns true if there is an immediate task.
+    fn drain_inbox(&self) -> bool {
+        loop {
+            let mut tasks = self.tasks.borrow_mut();
+            // Before the two tables are exchanged, or the memory of a peak would go back and forth between them.
+            give_back(&mut tasks.immediate);
+            let discarded = self.shared.drain(&mut tasks.immediate, &self.seen);
+            let has_immediate = !tasks.immediate.is_empty();
+            drop(tasks);
+            if discarded.is_empty() {
+                return has_immediate;
+            }
+            // The destructors may post something, so drain again.
+            discarded.into_iter().for_each(|number| self.drop_local(number));
+        }
+    }
+
+    /// Drops an entry of the local table. It may have left already.
+    pub(super) fn drop_local(&self, number: u64) {
+        let local = self.locals.remove(number);
+        self.shared.catch(|| drop(local));
+    }
+
+    /// Returns the next immediate task that may start in the innermost run.
+    #[inline] // a call for each task costs a fifth of a post
+    fn next_immediate(&self) -> Option<QueuedTask> {
+        loop {
+            let task = self.tasks.borrow_mut().pop(self.is_nested());
+            if task.is_some() || !self.drain_inbox() {
+                return task;
+            }
+        }
+    }
+
+    /// Returns the next delayed task that may start now in the innermost run.
+    #[inline] // see `next_immediate`
+    fn next_delayed(&self) -> Option<QueuedTask> {
+        while let Some(now) = self.delayed_is_due() {
+            let task = self.shared.pop_delayed(now, &self.seen)?;
+            if task.nests || !self.is_nested() {
+                return Some(task);
+            }
+            self.tasks.borrow_mut().defer(task);
+        }
+        None
+    }
+
+    /// Returns a reading of the clock if the first of the delayed tasks may start by then.
+    fn delayed_is_due(&self) -> Option<Instant> {
+        // Without delayed tasks the clock is not read.
+        self.seen.first.get()?;
+        let now = self.shared.now();
+        // Another task may be the first one by now, because the clock is a user's, and may run the loop.
+        let (first, by) = (self.seen.first.get()?, self.seen.quit.get().starts_by(now)?);
+        (first <= by).then_some(now)
+    }
+
+    /// Returns true if a task may start now in the innermost run.
+    fn has_work(&self) -> bool {
+        // Nothing is borrowed any more when the clock is read.
+        let has_immediate = self.tasks.borrow().has_next(self.is_nested());
+        has_immediate || self.delayed_is_due().is_some()
     }
 
     // ----- idle handlers -------------------------------------------------------------------
@@ -284,7 +343,7 @@ impl LoopCore {
     /// Runs all handlers, unless they have run in this idle phase, as long as the loop goes on. Returns true if there
     /// were any.
     fn run_idle_handlers(&self) -> bool {
-        if self.queue.has_idled.replace(true) {
+        if self.seen.has_idled.replace(true) {
             return false;
         }
         // A list of its own, because handlers may add and remove handlers, themselves too.
@@ -313,8 +372,16 @@ impl LoopCore {
         if self.is_closed.replace(true) {
             return;
         }
-        // First, because the tickets among the tasks drop their closures in the order in which they would have run.
-        self.queue.close();
+        self.shared.quit(Quit::Now);
+        // The tasks first, because the tickets among them drop their closures in the order in which they would have run.
+        // Their destructors may discard others, hence the loop.
+        loop {
+            self.drain_inbox();
+            let Tasks { immediate, deferred } = std::mem::take(&mut *self.tasks.borrow_mut());
+            deferred.into_iter().chain(immediate).for_each(|task| task.job.withdraw());
+            let Some(pending) = self.shared.take_all() else { break };
+            pending.into_iter().for_each(|task| task.job.withdraw());
+        }
         let handlers = std::mem::take(&mut *self.idle_handlers.borrow_mut());
         handlers.into_values().for_each(|handler| _ = self.shared.catch(|| drop(handler)));
         self.locals.clear(&self.shared);
@@ -327,7 +394,7 @@ struct RunGuard<'a>(&'a LoopCore);
 impl Drop for RunGuard<'_> {
     fn drop(&mut self) {
         let run = self.0.runs.borrow_mut().pop();
-        let waits = run.is_some_and(|run| run.kind == RunKind::Turn);
+        let waits = matches!(run, Some(ActiveRun::Turn));
         // Between two turns the loop stays awake or asleep, so that posts wake its caller no more often than they must.
         if !waits && self.0.runs.borrow().is_empty() {
             self.0.shared.end_run();

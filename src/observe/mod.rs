@@ -15,9 +15,10 @@ use std::io::{self, Write as _};
 use std::sync::Arc;
 use std::time::Instant;
 
+use crossbeam_queue::ArrayQueue;
+
 use crate::platform::impls::{call_target, impl_debug};
 use crate::platform::panics::{Delivered, Payload, caught, discard, quietly};
-use crate::platform::sync::{Mutex, lock};
 
 #[cfg(feature = "metrics")]
 pub use metrics::MetricsReporter;
@@ -311,7 +312,7 @@ pub(crate) struct Hooks {
     pub(crate) on_panic: PanicHook,
     pub(crate) observer: Option<Box<dyn Observer>>,
     /// The first panic of a task since the driver's last look (HOOK-3). `None` if nobody looks.
-    first: Option<Mutex<Option<Payload>>>,
+    first: Option<ArrayQueue<Payload>>,
 }
 
 impl Hooks {
@@ -328,30 +329,23 @@ impl Hooks {
             Ok(delivered) => self.on_panic.report(name, Box::new(delivered.0)),
             Err(payload) => {
                 self.on_panic.tell(name, &*payload);
-                self.keep_the_first(payload);
+                let left = match &self.first {
+                    Some(first) => first.push(payload).err(), // full, so it is not the first
+                    None => Some(payload),
+                };
+                left.into_iter().for_each(discard);
             }
         }
     }
 
     /// Has the first panic kept for a driver, if there is no hook (HOOK-3).
     pub(crate) fn are_driven(&mut self) {
-        self.first = self.on_panic.0.is_none().then(Mutex::default);
-    }
-
-    fn keep_the_first(&self, payload: Payload) {
-        let mut payload = Some(payload);
-        if let Some(first) = &self.first {
-            let mut first = lock(first);
-            if first.is_none() {
-                *first = payload.take();
-            }
-        }
-        payload.into_iter().for_each(discard); // with nothing locked
+        self.first = self.on_panic.0.is_none().then(|| ArrayQueue::new(1));
     }
 
     /// Takes the first panic out that was kept for the driver.
     pub(crate) fn first_panic(&self) -> Option<Payload> {
-        lock(self.first.as_ref()?).take()
+        self.first.as_ref()?.pop()
     }
 
     /// Drops the hooks, one after the other, also if some of them panic.

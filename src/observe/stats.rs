@@ -18,6 +18,12 @@ use crate::platform::impls::impl_debug;
 #[derive(Default)]
 pub(crate) struct Counter(AtomicU64);
 
+impl Clone for Counter {
+    fn clone(&self) -> Counter {
+        Counter(AtomicU64::new(self.get()))
+    }
+}
+
 impl Counter {
     /// Relaxed, and no read-modify-write: no other thread writes it, and nothing is published by it.
     #[inline]
@@ -51,14 +57,14 @@ pub(crate) struct Counts {
     /// Tasks that the scheduler's executor has done, those that were cancelled in its queue included.
     pub(crate) done: Counter,
     /// Made by a thread's first run: other threads need none.
-    lateness: OnceLock<Box<Histogram>>,
+    lateness: OnceLock<Lateness>,
 }
 
 impl Counts {
     /// Records how late a run starts that was due at `due`.
     #[inline]
     pub(crate) fn record_lateness(&self, now: Moment, due: Moment) {
-        self.lateness.get_or_init(Box::default).record(now.0.saturating_sub(due.0));
+        self.lateness.get_or_init(Lateness::default).record(now.0.saturating_sub(due.0));
     }
 }
 
@@ -66,25 +72,6 @@ impl Counts {
 const STEPS_BITS: u32 = 2;
 const STEPS: u64 = 1 << STEPS_BITS;
 const BINS: usize = 64 * STEPS as usize;
-
-struct Histogram {
-    bins: [Counter; BINS],
-    max: Counter,
-}
-
-impl Default for Histogram {
-    fn default() -> Histogram {
-        Histogram { bins: std::array::from_fn(|_| Counter::default()), max: Counter::default() }
-    }
-}
-
-impl Histogram {
-    #[inline]
-    fn record(&self, nanos: u64) {
-        self.bins[bin_of(nanos)].add(1);
-        self.max.raise_to(nanos);
-    }
-}
 
 /// Returns the bin of a value. Values below `STEPS` have a bin each, larger ones share.
 #[inline]
@@ -193,9 +180,7 @@ impl Stats {
         self.cancelled += counts.cancelled.get();
         self.panicked += counts.panicked.get();
         self.dropped += counts.dropped.get();
-        if let Some(histogram) = counts.lateness.get() {
-            self.lateness.add(histogram);
-        }
+        counts.lateness.get().into_iter().for_each(|lateness| self.lateness.add(lateness));
     }
 
     /// Adds the tasks that one thread has scheduled.
@@ -221,26 +206,31 @@ impl Stats {
 /// ```
 #[derive(Clone)]
 pub struct Lateness {
-    bins: Box<[u64; BINS]>,
-    max: u64,
+    bins: Box<[Counter; BINS]>,
+    /// In nanoseconds.
+    max: Counter,
 }
 
 impl Lateness {
-    fn add(&mut self, histogram: &Histogram) {
-        for (sum, bin) in self.bins.iter_mut().zip(&histogram.bins) {
-            *sum += bin.get();
-        }
-        self.max = self.max.max(histogram.max.get());
+    #[inline]
+    fn record(&self, nanos: u64) {
+        self.bins[bin_of(nanos)].add(1);
+        self.max.raise_to(nanos);
+    }
+
+    fn add(&self, other: &Lateness) {
+        self.bins.iter().zip(&*other.bins).for_each(|(sum, bin)| sum.add(bin.get()));
+        self.max.raise_to(other.max.get());
     }
 
     /// Returns how many runs were measured.
     pub fn count(&self) -> u64 {
-        self.bins.iter().sum()
+        self.bins.iter().map(Counter::get).sum()
     }
 
     /// Returns the lateness of the latest run, exactly.
     pub fn max(&self) -> Duration {
-        Duration::from_nanos(self.max)
+        Duration::from_nanos(self.max.get())
     }
 
     /// Returns the lateness that a share `q` of the runs did not exceed: 0.5 is the median, 0.99 leaves out one run in
@@ -253,17 +243,16 @@ impl Lateness {
         let rank = rank_of(count, q);
         let mut seen = 0;
         let bin = self.bins.iter().position(|bin| {
-            seen += bin;
+            seen += bin.get();
             seen >= rank
         });
-        let end = bin.map_or(self.max, end_of);
-        Duration::from_nanos(end.min(self.max))
+        bin.map_or(self.max(), |bin| Duration::from_nanos(end_of(bin)).min(self.max()))
     }
 
     /// Returns the bins that are not empty, in order: the largest lateness of each, and how many runs fell into it.
     pub fn bins(&self) -> impl Iterator<Item = (Duration, u64)> + '_ {
-        let filled = self.bins.iter().enumerate().filter(|(_, runs)| **runs > 0);
-        filled.map(|(bin, runs)| (Duration::from_nanos(end_of(bin)), *runs))
+        let filled = self.bins.iter().map(Counter::get).enumerate().filter(|(_, runs)| *runs > 0);
+        filled.map(|(bin, runs)| (Duration::from_nanos(end_of(bin)), runs))
     }
 }
 
@@ -276,7 +265,8 @@ fn rank_of(count: u64, q: f64) -> u64 {
 
 impl Default for Lateness {
     fn default() -> Lateness {
-        Lateness { bins: Box::new([0; BINS]), max: 0 }
+        let bins = Box::new(std::array::from_fn(|_| Counter::default()));
+        Lateness { bins, max: Counter::default() }
     }
 }
 
@@ -312,20 +302,20 @@ mod tests {
 
     #[test]
     fn only_bins_that_are_not_empty_are_returned() {
-        let (mut lateness, histogram) = (Lateness::default(), Histogram::default());
-        [3, 3, 1_000_000].iter().for_each(|nanos| histogram.record(*nanos));
-        lateness.add(&histogram);
+        let (lateness, other) = (Lateness::default(), Lateness::default());
+        [3, 3, 1_000_000].iter().for_each(|nanos| other.record(*nanos));
+        lateness.add(&other);
         let bins: Vec<_> = lateness.bins().map(|(end, runs)| (end.as_nanos(), runs)).collect();
         assert_eq!(bins, [(3, 2), (u128::from(end_of(bin_of(1_000_000))), 1)]);
     }
 
     #[test]
     fn quantiles_are_read_from_the_bins() {
-        let mut lateness = Lateness::default();
+        let lateness = Lateness::default();
         assert_eq!(lateness.quantile(0.5), Duration::ZERO);
-        let histogram = Histogram::default();
-        (1..=100).for_each(|milli| histogram.record(milli * 1_000_000));
-        lateness.add(&histogram);
+        let other = Lateness::default();
+        (1..=100).for_each(|milli| other.record(milli * 1_000_000));
+        lateness.add(&other);
         assert_eq!(lateness.count(), 100);
         let median = lateness.quantile(0.5).as_secs_f64();
         assert!((0.050..0.0625).contains(&median), "the median is {median}");

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant as StdInstant};
 use super::sleep::soon_or_far;
 use super::{Instant, Sleep};
 use crate::Scheduler;
+use crate::clock::tick::nanos;
 use crate::platform::impls::impl_debug;
 use crate::scheduler::in_force::TimeSource;
 
@@ -71,15 +72,12 @@ impl MissedTickBehavior {
         }
         let now = now();
         let late = now.saturating_duration_since(due);
-        match self {
-            MissedTickBehavior::Delay if late > TOLERANCE => soon_or_far(now, period),
-            MissedTickBehavior::Skip if late > TOLERANCE => {
-                let into_period = u64::try_from(late.as_nanos() % period.as_nanos());
-                let into_period = into_period.map_or(Duration::ZERO, Duration::from_nanos);
-                soon_or_far(now, period.saturating_sub(into_period))
-            }
-            _ => soon_or_far(due, period),
+        if late <= TOLERANCE {
+            return soon_or_far(due, period);
         }
+        let skips = self == MissedTickBehavior::Skip;
+        let into_period = if skips { nanos(late) % nanos(period) } else { 0 };
+        soon_or_far(now, period.saturating_sub(Duration::from_nanos(into_period)))
     }
 }
 

@@ -69,10 +69,7 @@ impl Doorbell {
     /// Wakes the sleeper if it sleeps, whatever it waits for.
     #[inline]
     pub(crate) fn ring_if_asleep(&self) {
-        let threshold = self.threshold.load_in_order();
-        if threshold != AWAKE {
-            self.answer(threshold);
-        }
+        self.ring_if_earlier(Moment::NEVER, true);
     }
 
     /// Rings if this caller turns the threshold to `AWAKE`.

@@ -377,6 +377,26 @@ fn no_wake_is_lost_between_a_future_and_other_threads() {
 }
 
 #[test]
+fn a_wake_whose_turn_comes_in_the_poll_itself_is_not_lost() {
+    let looper = MessageLoop::prepare().expect("no other one");
+    let mut polls = 0;
+    let nests = poll_fn(move |context| {
+        polls += 1;
+        if polls == 2 {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        let run = RunLoop::new().expect("in a task");
+        run.quit_handle().quit_when_idle();
+        run.run(); // the turn of the wake
+        Poll::Pending
+    });
+    let handle = looper.local_runner().spawn_local(nests).expect("open");
+    assert_eq!(looper.run_until_idle(), 2);
+    assert!(handle.is_done());
+}
+
+#[test]
 fn a_future_is_polled_in_a_nested_run() {
     let (looper, local, _clock) = virtual_loop();
     let log = Log::default();
