@@ -148,6 +148,9 @@ pub(crate) trait Run<O: Owner + ?Sized>: Cancel {
     /// Ends the job without a run, if it still waits.
     fn withdraw(&self);
     fn position(&self) -> &AtomicPosition;
+    fn is_periodic(&self) -> bool {
+        false
+    }
 }
 
 /// How a job finds its owner, and tells its result: by a [`Weak`], if nobody waits for the result. With an `Arc` the owner must
@@ -326,6 +329,10 @@ where
 
     fn position(&self) -> &AtomicPosition {
         &self.position
+    }
+
+    fn is_periodic(&self) -> bool {
+        W::IS_PERIODIC
     }
 }
 

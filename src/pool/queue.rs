@@ -198,7 +198,7 @@ impl<T> DelayedWorkQueue<T> {
     /// ```
     #[doc(alias = "put")]
     pub fn offer(&self, deadline: Instant, item: T) -> Result<Key, T> {
-        let offered = self.offer_noted(deadline, item, None, |_| ())?;
+        let offered = self.offer_noted(deadline, item, None, |_, _| ())?;
         Ok(Key { queue: self.number, at: offered.key })
     }
 
@@ -211,7 +211,7 @@ impl<T> DelayedWorkQueue<T> {
         deadline: Instant,
         item: T,
         now: Option<Instant>,
-        note: impl FnOnce(WheelKey),
+        note: impl FnOnce(&T, WheelKey),
     ) -> Result<Offered, T> {
         let mut state = self.lock();
         if state.is_closed {
@@ -223,7 +223,9 @@ impl<T> DelayedWorkQueue<T> {
             state.epoch.number(deadline)
         };
         let key = state.wheel.insert(tick, item);
-        note(key);
+        if let Some(item) = state.wheel.get(key) {
+            note(item, key);
+        }
         let leader = state.waiters.leader_to_wake(deadline); // if the item is the head (WAKE-2)
         let now = now.filter(|_| state.wheel.len() > SHORT);
         let due = now.and_then(|now| state.first_due(now));
