@@ -113,13 +113,6 @@ pub struct Key {
     at: WheelKey,
 }
 
-/// What a caller of [`offer_noted`](DelayedWorkQueue::offer_noted) is told.
-pub(crate) struct Offered {
-    pub(crate) key: WheelKey,
-    /// The deadline of the head, if that is due and the queue has more than [`SHORT`] items.
-    pub(crate) due: Option<Instant>,
-}
-
 /// The size of the wheel, and what a bucket of it covers, in nanoseconds: sixteen seconds for all buckets
 /// together. An empty queue takes 6 KB.
 const BUCKETS: usize = 256;
@@ -198,13 +191,14 @@ impl<T> DelayedWorkQueue<T> {
     /// ```
     #[doc(alias = "put")]
     pub fn offer(&self, deadline: Instant, item: T) -> Result<Key, T> {
-        let offered = self.offer_noted(deadline, item, None, |_, _| ())?;
-        Ok(Key { queue: self.number, at: offered.key })
+        let mut at = WheelKey::NONE;
+        self.offer_noted(deadline, item, None, |_, key| at = key)?;
+        Ok(Key { queue: self.number, at })
     }
 
     /// Puts an item in, as [`offer`](DelayedWorkQueue::offer) does, and calls `note` before anybody can take the item.
     /// `note` runs under the lock, so it must not be user code (QUEUE-4). `now`: what is due by then, is due at once, and is
-    /// looked for.
+    /// looked for: if the queue has more than [`SHORT`] items, and the head is due, its deadline is returned.
     #[inline] // without it a task of a pool costs 40 instructions more
     pub(crate) fn offer_noted(
         &self,
@@ -212,7 +206,7 @@ impl<T> DelayedWorkQueue<T> {
         item: T,
         now: Option<Instant>,
         note: impl FnOnce(&T, WheelKey),
-    ) -> Result<Offered, T> {
+    ) -> Result<Option<Instant>, T> {
         let mut state = self.lock();
         if state.is_closed {
             return Err(item);
@@ -231,7 +225,7 @@ impl<T> DelayedWorkQueue<T> {
         let due = now.and_then(|now| state.first_due(now));
         drop(state);
         leader.into_iter().for_each(Waker::wake);
-        Ok(Offered { key, due })
+        Ok(due)
     }
 
     /// Returns two numbers: roughly how many items are overdue (0 if the first is due after `head_by`), and how many

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::builder::{PoolBuilder, ShutdownPolicy};
 use super::future::ResultCell;
-use super::queue::{DelayedWorkQueue, Offered, SHORT};
+use super::queue::{DelayedWorkQueue, SHORT};
 use super::task::{PoolTask, Returns};
 use super::workers::Threads;
 use crate::ScheduleError;
@@ -70,9 +70,9 @@ impl Shared {
                 task.withdraw(); // it may have run, so it was accepted
                 return Ok(task);
             }
-            Some(offered) if may_run => {
+            Some(head) if may_run => {
                 if self.start_if_needed() {
-                    let head = offered.due.filter(|_| may_wait);
+                    let head = head.filter(|_| may_wait);
                     head.into_iter().for_each(|head| self.hold_back(head, now));
                     return Ok(task);
                 }
@@ -88,13 +88,14 @@ impl Shared {
         Err((reason, work))
     }
 
-    /// Puts a task into the queue, and notes its key. Returns `None` if the queue is closed.
+    /// Puts a task into the queue, and notes its key. Returns the head's deadline if the queue is long and behind, or `None` if
+    /// the queue is closed.
     pub(super) fn offer(
         &self,
         task: QueuedTask,
         deadline: Instant,
         now: Instant,
-    ) -> Option<Offered> {
+    ) -> Option<Option<Instant>> {
         let note = |task: &QueuedTask, key| task.position().set(Position::Delayed(key));
         self.queue.offer_noted(deadline, task, Some(now), note).ok()
     }
@@ -135,7 +136,7 @@ impl Shared {
 
     /// Refuses further tasks. Tasks that wait still run, or are withdrawn, as the policy says.
     pub(super) fn shutdown(&self) {
-        let is_empty = self.lifecycle.shut();
+        let is_empty = self.lifecycle.shut(SHUT);
         self.withdraw_what_may_not_run();
         if is_empty {
             self.close();
@@ -157,7 +158,7 @@ impl Shared {
 
     /// Refuses further tasks, and starts none. Returns the tasks that waited, in order.
     pub(super) fn shutdown_now(&self) -> Vec<(Instant, QueuedTask)> {
-        self.lifecycle.shut_now();
+        self.lifecycle.shut(SHUT | NOW);
         self.close();
         self.queue.take_all()
     }
@@ -208,13 +209,9 @@ impl Lifecycle {
         before & SHUT != 0 && before < 2 * ONE
     }
 
-    /// Shuts the pool down. Returns true if all tasks have ended.
-    fn shut(&self) -> bool {
-        self.word.fetch_or(SHUT, Ordering::SeqCst) < ONE
-    }
-
-    fn shut_now(&self) {
-        self.word.fetch_or(SHUT | NOW, Ordering::SeqCst);
+    /// Sets [`SHUT`], or [`NOW`] too. Returns true if all tasks have ended.
+    fn shut(&self, bits: u64) -> bool {
+        self.word.fetch_or(bits, Ordering::SeqCst) < ONE
     }
 
     pub(super) fn is_shut(&self) -> bool {

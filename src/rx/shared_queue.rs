@@ -148,7 +148,7 @@ impl Member {
             own.waiting.insert(WheelKey::to_bits(key), Arc::clone(job));
         };
         let offered = self.queue.tasks.offer_noted(due, (Arc::clone(job), me), Some(now), waits);
-        offered.ok().map(|offered| offered.due.is_some())
+        offered.ok().map(|head| head.is_some())
     }
 
     /// Runs a task that was taken out, and queues the next run of a series.
