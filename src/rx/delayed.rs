@@ -5,12 +5,12 @@
 //! a pool or a loop treats it as its policy says. What a thread does with the timer is in [`timer`](super::timer).
 //!
 //! ```text
-//!                  accepted               moved, or replaced
-//!   First ----------------------> Stored --------------------> InHand
-//!     |                              ^           stored          | |
-//!     | refused or dropped           '---------------------------' | refused or dropped
-//!     v                                                            v
-//!   the task leaves <---------- its thread finds it dropped ---- Dropped ---- its thread finds it refused: it sets another
+//!                         accepted               moved, or replaced
+//!   InHand, the first ----------------> Stored --------------------> InHand
+//!          |                              ^           stored          |  |
+//!          | refused                      '---------------------------'  | refused: its thread sets another
+//!          v                                                             '--> InHand, under another ticket
+//!   the task leaves <--- its thread finds, when it stores the timer, that it was dropped in the meantime
 //! ```
 //!
 //! - DELAY-1 A [`Ticket`] names one timer of one task, and its number is never used again. A task that needs another timer
@@ -75,15 +75,16 @@ pub(super) struct DelayedTask {
 }
 
 pub(super) enum Timer {
-    /// A thread sets the first one. If it is refused, or was dropped in the meantime (then this is true), the task does not
-    /// run.
-    First(bool),
-    /// A thread moves it, or sets another one.
-    InHand,
-    /// That thread still has it, and it was dropped in the meantime, or refused.
-    Dropped,
+    /// A thread sets it, or moves it. It may have been dropped in the meantime.
+    InHand { is_first: bool, is_dropped: bool },
     /// It is set, or there is none.
     Stored(Option<Cancellable>),
+}
+
+impl Timer {
+    /// A thread sets the first timer of a task, which may be refused. Then the task does not run.
+    pub(super) const FIRST: Timer = Timer::InHand { is_first: true, is_dropped: false };
+    const ANOTHER: Timer = Timer::InHand { is_first: false, is_dropped: false };
 }
 
 /// What a thread needs to know that sets or moves the timer of a task.
@@ -141,14 +142,10 @@ impl Delayed {
         task.number = self.last_number;
         let ticket = Ticket { job: Arc::clone(&task.job), number: task.number };
         let wait = Wait { ticket, deadline: task.deadline, set_for: task.set_for };
-        self.file(task);
-        wait
-    }
-
-    fn file(&mut self, task: DelayedTask) {
-        let (job, place) = (Arc::clone(&task.job), self.place(task.deadline));
+        let place = self.place(task.deadline);
         let tasks = self.tasks.get_or_insert_with(|| Box::new(wheel()));
-        job.position().set(Position::Delayed(tasks.insert(place, task)));
+        wait.ticket.job.position().set(Position::Delayed(tasks.insert(place, task)));
+        wait
     }
 
     /// Removes a task.
@@ -185,7 +182,7 @@ impl Delayed {
         let (_, task) = self.get_mut(&ticket)?;
         let Timer::Stored(timer) = &mut task.timer else { return None };
         let timer = timer.take();
-        task.timer = Timer::InHand;
+        task.timer = Timer::ANOTHER;
         let wait = Wait { ticket, deadline: task.deadline, set_for: task.set_for };
         task.set_for = task.set_for.min(Some(task.deadline)); // it may be moved to there at any time
         Some((wait, timer))
@@ -200,7 +197,7 @@ impl Delayed {
         timer: Cancellable,
     ) -> Result<bool, (Cancellable, Option<DelayedTask>)> {
         let Some((key, task)) = self.get_mut(&wait.ticket) else { return Err((timer, None)) };
-        if matches!(task.timer, Timer::Dropped | Timer::First(true)) {
+        if matches!(task.timer, Timer::InHand { is_dropped: true, .. }) {
             return Err((timer, self.remove(key)));
         }
         debug_assert!(!matches!(task.timer, Timer::Stored(_)), "a ticket has one timer (DELAY-1)");
@@ -217,9 +214,8 @@ impl Delayed {
     pub(super) fn drop_timer(&mut self, ticket: &Ticket) -> Option<DelayedTask> {
         let (key, task) = self.get_mut(ticket)?;
         match &mut task.timer {
-            Timer::First(is_dropped) => *is_dropped = true,
-            timer @ Timer::InHand => *timer = Timer::Dropped,
-            Timer::Dropped | Timer::Stored(_) => return self.remove(key),
+            Timer::InHand { is_dropped, .. } => *is_dropped = true,
+            Timer::Stored(_) => return self.remove(key),
         }
         None
     }
@@ -229,7 +225,7 @@ impl Delayed {
     pub(super) fn reissue(&mut self, ticket: &Ticket, is_elsewhere: bool) -> Option<(Wait, Timer)> {
         let (key, _) = self.get_mut(ticket)?;
         let mut task = self.remove(key)?;
-        let timer = std::mem::replace(&mut task.timer, Timer::InHand);
+        let timer = std::mem::replace(&mut task.timer, Timer::ANOTHER);
         task.set_for = (!is_elsewhere).then_some(task.deadline);
         Some((self.issue(task), timer))
     }
@@ -264,26 +260,14 @@ impl Delayed {
                 break;
             }
             // A task may be refused as long as its first timer is being set. It comes with that, or once it is stored.
-            if !tasks.get(first).is_some_and(|task| matches!(task.timer, Timer::First(_))) {
+            let is_first =
+                |task: &DelayedTask| matches!(task.timer, Timer::InHand { is_first: true, .. });
+            if !tasks.get(first).is_some_and(is_first) {
                 return first;
             }
             tasks.reset(first, u64::MAX);
         }
         key
-    }
-
-    /// Checks that each task knows its key, in O(n).
-    #[cfg(all(test, not(loom)))]
-    fn check_invariants(&self) {
-        let tasks = self.tasks.as_ref().expect("it had a task");
-        tasks.check_invariants();
-        for (_, task) in tasks.iter() {
-            let Position::Delayed(key) = task.job.position().get() else { panic!("it has no key") };
-            assert!(
-                tasks.get(key).is_some_and(|it| Arc::ptr_eq(&it.job, &task.job)),
-                "its own key"
-            );
-        }
     }
 }
 
@@ -296,6 +280,23 @@ mod tests {
     use super::super::serial::SerialQueue;
     use super::*;
     use crate::job::{Job, Once};
+
+    impl Delayed {
+        /// Checks that each task knows its key, in O(n).
+        fn check_invariants(&self) {
+            let tasks = self.tasks.as_ref().expect("it had a task");
+            tasks.check_invariants();
+            for (_, task) in tasks.iter() {
+                let Position::Delayed(key) = task.job.position().get() else {
+                    panic!("it has no key")
+                };
+                assert!(
+                    tasks.get(key).is_some_and(|it| Arc::ptr_eq(&it.job, &task.job)),
+                    "its own key"
+                );
+            }
+        }
+    }
 
     /// Returns a task that is only moved about.
     fn task() -> Entry {
@@ -325,7 +326,7 @@ mod tests {
     #[test]
     fn a_timer_of_an_earlier_wait_finds_nothing() {
         let ((mut delayed, start), job) = (delayed(), task());
-        let wait = delayed.insert(Arc::clone(&job), start, Timer::First(false));
+        let wait = delayed.insert(Arc::clone(&job), start, Timer::FIRST);
         let first = timer();
         assert!(matches!(delayed.keep(&wait, first.clone()), Ok(false)));
         let came = delayed.give_up(&wait.ticket).expect("in it").into_timer();
@@ -334,7 +335,7 @@ mod tests {
         assert!(first.is_cancelled(), "the same one");
         let is_unwanted = |kept| matches!(kept, Err((_, None)));
         assert!(is_unwanted(delayed.keep(&wait, timer())), "it has come");
-        let again = delayed.insert(Arc::clone(&job), start, Timer::First(false));
+        let again = delayed.insert(Arc::clone(&job), start, Timer::FIRST);
         assert!(is_unwanted(delayed.keep(&wait, timer())), "it waits again");
         assert!(matches!(delayed.come_out(&wait.ticket, None), Found::Nothing));
         assert!(matches!(delayed.keep(&again, timer()), Ok(false)));
@@ -348,9 +349,8 @@ mod tests {
     fn tasks_come_in_order_once_their_timers_are_accepted() {
         let (mut delayed, start) = delayed();
         let at = |ms| start + Duration::from_millis(ms);
-        let waits: Vec<_> = (0..100_000_u64)
-            .map(|n| delayed.insert(task(), at(n % 7), Timer::First(false)))
-            .collect();
+        let waits: Vec<_> =
+            (0..100_000_u64).map(|n| delayed.insert(task(), at(n % 7), Timer::FIRST)).collect();
         for wait in waits.iter().skip(1) {
             assert!(matches!(delayed.keep(wait, timer()), Ok(false)));
         }

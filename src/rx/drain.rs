@@ -301,7 +301,7 @@ impl RetryQueue {
         let mut state = lock(&self.state);
         state.drains.push_back(drain);
         if state.attempt == 0 {
-            self.schedule_next(state, pause);
+            self.schedule(state, pause, false);
         }
     }
 
@@ -310,17 +310,18 @@ impl RetryQueue {
         PAUSE * (1 << (failures / FAILURES_PER_PAUSE).min(6))
     }
 
-    fn schedule_next(self: &Arc<Self>, mut state: MutexGuard<'_, Retries>, pause: Duration) {
+    /// Sets the timer of a new attempt: one of the scheduler's own or, as the last resort, one of
+    /// [`Scheduler::global`](crate::Scheduler::global).
+    fn schedule(
+        self: &Arc<Self>,
+        mut state: MutexGuard<'_, Retries>,
+        pause: Duration,
+        is_last_resort: bool,
+    ) {
         state.last_attempt += 1;
         let number = state.last_attempt;
         state.attempt = number;
         drop(state);
-        self.schedule(number, pause, false);
-    }
-
-    /// Schedules the attempt with this number, by the scheduler's own timers or, as the last resort, by those of
-    /// [`Scheduler::global`](crate::Scheduler::global).
-    fn schedule(self: &Arc<Self>, number: u64, pause: Duration, is_last_resort: bool) {
         let attempt = Attempt { queue: Some(Arc::clone(self)), number, is_last_resort };
         let set =
             |timers: &Timers| timers.schedule(after(timers.now(), pause), move || attempt.run());
@@ -411,7 +412,7 @@ impl Attempt {
         let mut state = lock(&queue.state);
         state.attempt = 0;
         if !state.drains.is_empty() {
-            queue.schedule_next(state, pause);
+            queue.schedule(state, pause, false);
         }
     }
 }
@@ -419,12 +420,12 @@ impl Attempt {
 impl Drop for Attempt {
     fn drop(&mut self) {
         let Some(queue) = self.take() else { return }; // it has run, or was cancelled
-        if !self.is_last_resort {
-            return queue.schedule(self.number, queue.pause(), true);
-        }
         let mut state = lock(&queue.state);
         if state.attempt != self.number {
             return; // it was cancelled just now
+        }
+        if !self.is_last_resort {
+            return queue.schedule(state, queue.pause(), true);
         }
         state.attempt = 0;
         let drains = std::mem::take(&mut state.drains);

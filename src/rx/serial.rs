@@ -189,7 +189,7 @@ impl SerialQueue {
 
     fn delay(&self, job: Entry, deadline: Instant) -> Result<bool, ScheduleError> {
         let mut state = self.admit()?;
-        let wait = state.delayed.insert(job, deadline, Timer::First(false));
+        let wait = state.delayed.insert(job, deadline, Timer::FIRST);
         let is_too_long = self.pressure.is_over(state.incoming.len() as u64);
         drop(state);
         let ticket = wait.ticket.clone();
@@ -228,7 +228,7 @@ impl SerialQueue {
             state.push(Arc::clone(job)); // the caller is the drain, and will come to it
             return None;
         }
-        Some(state.delayed.insert(Arc::clone(job), due.max(ended), Timer::First(false)))
+        Some(state.delayed.insert(Arc::clone(job), due.max(ended), Timer::FIRST))
     }
 
     // ----- out of the queue ----------------------------------------------------------------
@@ -307,8 +307,6 @@ impl SerialQueue {
     /// Checks the invariants just after a swap. It looks at each queued task, and each is swapped once, so the cost per
     /// task is constant.
     fn check_invariants(&self, outgoing: &Outgoing, state: &State) {
-        assert!(state.has_drain, "only the drain looks for tasks (WORKER-1)");
-        assert!(state.incoming.is_empty(), "older tasks come first (WORKER-3)");
         assert!(outgoing.tasks.iter().is_sorted_by_key(|(number, _)| number), "WORKER-5");
         let found = outgoing.tasks.iter().filter(|entry| is_stale(entry)).count();
         assert_eq!(found, self.stale.load(Ordering::Relaxed), "stale entries (WORKER-5)");
@@ -430,28 +428,21 @@ impl Owner for SerialQueue {
     }
 
     fn move_to(&self, position: &AtomicPosition, deadline: Instant) -> Option<Option<Ticket>> {
-        let mut state = self.state();
-        let mut outgoing = None;
-        if matches!(position.get(), Position::Queued(_)) {
-            drop(state);
-            outgoing = Some(lock(&self.outgoing));
-            state = self.state();
-        }
-        match (position.get(), outgoing) {
+        if let Position::Delayed(key) = position.get() {
             // If it has left, it is about to be cancelled.
-            (Position::Delayed(key), _) => state.delayed.move_to(key, deadline).map(Some),
-            // If nobody keeps the time any more, the task stays where it is.
-            (Position::Queued(number), Some(outgoing))
-                if !state.is_closed
-                    && !self.timers.in_order().is_some_and(Scheduler::is_closed) =>
-            {
-                let job = find(&outgoing.tasks, number).or_else(|| find(&state.incoming, number));
-                let job = Arc::clone(job?);
-                self.stale.fetch_add(1, Ordering::Relaxed);
-                Some(Some(state.delayed.insert(job, deadline, Timer::Stored(None)).ticket))
-            }
-            _ => None,
+            return self.state().delayed.move_to(key, deadline).map(Some);
         }
+        let outgoing = lock(&self.outgoing);
+        let mut state = self.state();
+        let Position::Queued(number) = position.get() else { return None };
+        // If nobody keeps the time any more, the task stays where it is.
+        if state.is_closed || self.timers.in_order().is_some_and(Scheduler::is_closed) {
+            return None;
+        }
+        let job = find(&outgoing.tasks, number).or_else(|| find(&state.incoming, number));
+        let job = Arc::clone(job?);
+        self.stale.fetch_add(1, Ordering::Relaxed);
+        Some(Some(state.delayed.insert(job, deadline, Timer::Stored(None)).ticket))
     }
 
     fn has_moved(&self, ticket: Option<Ticket>) {
