@@ -130,8 +130,6 @@ struct Pending<T> {
     due: Instant,
     /// The latest time at which it is due, however many values replace it.
     latest: Instant,
-    /// `flush` was called for it while `f` ran.
-    is_flushed: bool,
 }
 
 /// The timer of the pending value.
@@ -173,28 +171,26 @@ impl<T> State<T> {
     /// Returns when the value of a call at `now` is due, and at the latest.
     fn due_of(&self, now: Instant) -> (Instant, Instant) {
         let pending = self.pending.as_ref();
-        match self.pace {
+        let (due, max_wait) = match self.pace {
             Pace::Quiet { quiet, max_wait } => {
                 let quiet_at = after(now, quiet);
                 // Calls of several threads may come in another order than their readings of the clock.
-                let pushed = pending.map_or(quiet_at, |pending| pending.due.max(quiet_at));
-                let latest = pending.map_or_else(|| after(now, max_wait), |pending| pending.latest);
-                (pushed.min(latest), latest)
+                (pending.map_or(quiet_at, |pending| pending.due.max(quiet_at)), max_wait)
             }
             Pace::Period(period) => {
                 // If a period has passed since the last run, at once.
                 let next = || self.last_run.map_or(now, |last| after(last, period));
-                let due = pending.map_or_else(next, |pending| pending.due);
-                (due, due)
+                (pending.map_or_else(next, |pending| pending.due), Duration::MAX)
             }
-        }
+        };
+        let latest = pending.map_or_else(|| after(now, max_wait), |pending| pending.latest);
+        (due.min(latest), latest)
     }
 
     /// Stores a value, and returns the one that it replaces.
     fn store(&mut self, value: T, now: Instant) -> Option<T> {
         let (due, latest) = self.due_of(now);
-        let is_flushed = self.pending.as_ref().is_some_and(|pending| pending.is_flushed);
-        let before = self.pending.replace(Pending { value, due, latest, is_flushed });
+        let before = self.pending.replace(Pending { value, due, latest });
         before.map(|pending| pending.value)
     }
 
@@ -246,13 +242,11 @@ impl<T> State<T> {
         }
     }
 
-    /// A run of `f` has started then. The next value is due a period later, unless `flush` was called for it.
+    /// A run of `f` has started then. The next value is due a period later, or at the latest when `flush` was called for it.
     fn has_started(&mut self, at: Instant) {
         self.last_run = Some(at);
         if let (Pace::Period(period), Some(pending)) = (self.pace, &mut self.pending) {
-            if !pending.is_flushed {
-                pending.due = pending.due.max(after(at, period));
-            }
+            pending.due = pending.due.max(after(at, period)).min(pending.latest);
         }
     }
 
@@ -382,7 +376,7 @@ impl<T: Send + 'static> Paced<T> {
         let handle = state.take_timer();
         let run = state.start(now);
         if let Some(pending) = &mut state.pending {
-            (pending.due, pending.is_flushed) = (now, true); // `f` runs
+            (pending.due, pending.latest) = (now, now); // `f` runs
         }
         drop(state);
         cancel_timer(&PanicHook::default(), handle);
