@@ -105,14 +105,12 @@ pub(crate) enum Due {
 /// What a call of [`Run::run`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ran {
-    /// It did nothing, because the job had ended before.
+    /// It did nothing: the job had ended before, or its deadline has moved, and its owner has queued it again.
     Not,
     /// The job has run, and does not run again.
     ForTheLastTime,
     /// The job has run, and its owner has queued it again.
     Again,
-    /// It did nothing, because its deadline has moved, and its owner has queued it again.
-    Later,
 }
 
 /// When a series is due again.
@@ -276,11 +274,8 @@ where
 {
     fn run(&self, owner: &O, place: &mut dyn Place) -> Ran {
         let mut stage = lock(&self.stage);
-        if !matches!(*stage, Stage::Waiting(_)) {
-            return Ran::Not;
-        }
-        if !place.is_due() {
-            return Ran::Later; // JOB-6
+        if !matches!(*stage, Stage::Waiting(_)) || !place.is_due() {
+            return Ran::Not; // JOB-6
         }
         let Some(work) = stage.leave_waiting(Stage::Running(None)) else { return Ran::Not };
         drop(stage);

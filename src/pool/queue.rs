@@ -99,8 +99,6 @@ struct State<T> {
     is_closed: bool,
     /// How many items takers have taken.
     taken: u64,
-    /// How often the lock will be taken before the next check of the invariants. Used in debug builds alone.
-    until_check: usize,
 }
 
 /// Names an item in a [`DelayedWorkQueue`], for [`remove`](DelayedWorkQueue::remove).
@@ -156,8 +154,7 @@ impl<T> DelayedWorkQueue<T> {
     pub fn with_clock(clock: impl Clock) -> DelayedWorkQueue<T> {
         let epoch = Epoch(clock.now());
         let wheel = Wheel::new(BUCKETS).with_granularity(GRANULARITY).starting_at(Epoch::START);
-        let (waiters, is_closed, taken, until_check) = (WaitList::new(), false, 0, 0);
-        let state = State { wheel, epoch, waiters, is_closed, taken, until_check };
+        let state = State { wheel, epoch, waiters: WaitList::new(), is_closed: false, taken: 0 };
         let number = QUEUES.fetch_add(1, Ordering::Relaxed);
         DelayedWorkQueue { clock: Box::new(clock), number, state: Mutex::new(state) }
     }
@@ -198,7 +195,7 @@ impl<T> DelayedWorkQueue<T> {
 
     /// Puts an item in, as [`offer`](DelayedWorkQueue::offer) does, and calls `note` before anybody can take the item.
     /// `note` runs under the lock, so it must not be user code (QUEUE-4). `now`: what is due by then, is due at once, and is
-    /// looked for: if the queue has more than [`SHORT`] items, and the head is due, its deadline is returned.
+    /// looked for: if the queue has more than [`SHORT`] items, no taker waits, and the head is due, its deadline is returned.
     #[inline] // without it a task of a pool costs 40 instructions more
     pub(crate) fn offer_noted(
         &self,
@@ -221,7 +218,8 @@ impl<T> DelayedWorkQueue<T> {
             note(item, key);
         }
         let leader = state.waiters.leader_to_wake(deadline); // if the item is the head (WAKE-2)
-        let now = now.filter(|_| state.wheel.len() > SHORT);
+        // A queue for which a taker waits is not behind.
+        let now = now.filter(|_| state.wheel.len() > SHORT && state.waiters.is_empty());
         let due = now.and_then(|now| state.first_due(now));
         drop(state);
         leader.into_iter().for_each(Waker::wake);
@@ -505,11 +503,7 @@ impl<T> DelayedWorkQueue<T> {
 
     /// A poisoned lock is taken too, because no user code can panic under it (QUEUE-4).
     fn lock(&self) -> MutexGuard<'_, State<T>> {
-        let mut state = lock(&self.state);
-        if cfg!(debug_assertions) {
-            state.check_now_and_then();
-        }
-        state
+        lock(&self.state)
     }
 }
 
@@ -559,17 +553,6 @@ impl<T> State<T> {
         self.wheel.check_invariants();
         let first = self.first();
         self.waiters.check_invariants(first.filter(|_| !self.is_closed));
-    }
-
-    /// Checks the queue, and then not again until the lock has been taken as often as there are entries and waiters, and at
-    /// least 256 times. So the checks cost each operation few steps, amortised.
-    fn check_now_and_then(&mut self) {
-        if self.until_check > 0 {
-            self.until_check -= 1;
-        } else if !std::thread::panicking() {
-            self.check_invariants();
-            self.until_check = (4 * self.wheel.len() + self.waiters.len()).max(256);
-        }
     }
 }
 

@@ -127,40 +127,41 @@ impl Drain {
         newest: Option<Entry>,
     ) -> Option<Entry> {
         let queue = self.queue.clone();
-        match self.offer(executor, newest) {
-            Offered::StaysHere => {
-                Drain { queue, inline_since: None }.run();
-                None
-            }
-            Offered::HasLeft(back) => back,
+        let (stays_here, back) = self.offer(executor, newest);
+        if stays_here {
+            Drain { queue, inline_since: None }.run();
         }
+        back
     }
 
-    fn offer(self, executor: Option<Arc<dyn Executor>>, newest: Option<Entry>) -> Offered {
+    /// Offers the drain to the executor. Returns true if the caller is to run it (DRAIN-3). Otherwise it is with the executor
+    /// or in the retry queue, or its queue has ended; then the newest task is returned.
+    fn offer(
+        self,
+        executor: Option<Arc<dyn Executor>>,
+        newest: Option<Entry>,
+    ) -> (bool, Option<Entry>) {
         let (Some(executor), Some(queue)) = (executor, self.queue.clone()) else {
-            return Offered::HasLeft(None);
+            return (false, None);
         };
         let task = DueTask::new(Instant::now(), move || self.run());
         let execute = || queue.hook.catch(None, || executor.execute(task));
         let answer = with_state(ThreadState { hands_over: true, ..this_thread() }, execute);
-        let mut offered = Offered::HasLeft(None);
+        let (mut stays_here, mut back) = (false, None);
         if let Some(Err(rejected)) = answer {
             let keeps = rejected.goes_on_here() && newest.is_none();
             if keeps {
                 queue.state().is_closed = true;
                 queue.keeps_drain.store(true, Ordering::Relaxed); // or the drain would wait for another attempt
             } else if rejected.is_for_good() {
-                let back = queue.executor_is_gone(newest, rejected.is_finishing());
-                offered = Offered::HasLeft(back);
+                back = queue.executor_is_gone(newest, rejected.is_finishing());
             }
             queue.hook.catch(None, || drop(rejected));
             // An executor may have run the drain, and refuse another task in its place.
-            if keeps && !queue.keeps_drain.swap(false, Ordering::Relaxed) {
-                offered = Offered::StaysHere;
-            }
+            stays_here = keeps && !queue.keeps_drain.swap(false, Ordering::Relaxed);
         }
         queue.hook.catch(None, || drop(executor)); // this may be its last owner
-        offered
+        (stays_here, back)
     }
 
     fn run(self) {
@@ -205,23 +206,15 @@ impl Drain {
                 }
             }
             let executor = queue.state().executor.clone();
-            match next.offer(executor, None) {
-                Offered::StaysHere => is_finishing = true,
-                Offered::HasLeft(_) => return,
+            is_finishing = next.offer(executor, None).0;
+            if !is_finishing {
+                return;
             }
         }
         if is_finishing && queue.timers.in_order().is_some() {
             queue.dispose(); // what is delayed would not find a thread: the tick thread is not the executor's
         }
     }
-}
-
-/// Where a drain is that was offered to an executor.
-enum Offered {
-    /// With the executor or in the retry queue, or its queue has ended. Then the newest task is returned.
-    HasLeft(Option<Entry>),
-    /// With the caller, which is to run it (DRAIN-3).
-    StaysHere,
 }
 
 impl SerialQueue {
