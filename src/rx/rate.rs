@@ -208,10 +208,8 @@ impl<T> State<T> {
     }
 
     fn take_timer(&mut self) -> Option<Cancellable> {
-        match std::mem::replace(&mut self.timer, TimerState::None) {
-            TimerState::Set { handle, .. } => handle,
-            TimerState::None | TimerState::Come => None,
-        }
+        let timer = std::mem::replace(&mut self.timer, TimerState::None);
+        if let TimerState::Set { handle, .. } = timer { handle } else { None }
     }
 
     /// A timer was accepted for the value of a call. Its call says so, or the timer itself, whichever is first. Returns

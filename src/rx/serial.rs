@@ -124,11 +124,11 @@ pub(super) struct Outgoing {
 impl SerialQueue {
     pub(super) fn new(
         executor: Arc<dyn Executor>,
-        timers: Timers,
         hook: PanicHook,
         limit: PendingLimit,
         retries: Arc<RetryQueue>,
     ) -> Arc<SerialQueue> {
+        let timers = retries.timers.clone();
         let state = State {
             incoming: VecDeque::new(),
             last_number: 0,
@@ -187,22 +187,26 @@ impl SerialQueue {
         Drain::new(self.me()).hand_over(executor, newest)
     }
 
-    fn delay(&self, job: Entry, deadline: Instant) -> Result<bool, ScheduleError> {
-        let mut state = self.admit()?;
+    /// Takes in a task that waits for its time, and sets its timer.
+    fn delay(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        job: Entry,
+        deadline: Instant,
+    ) -> Result<(), ScheduleError> {
         let wait = state.delayed.insert(job, deadline, Timer::FIRST);
-        let is_too_long = self.pressure.is_over(state.incoming.len() as u64);
         drop(state);
         let ticket = wait.ticket.clone();
         match caught(|| self.set_timer(wait)) {
-            Ok(Ok(())) => Ok(is_too_long),
+            Ok(Ok(())) => Ok(()),
             Ok(Err(reason)) => {
                 let refused = self.state().delayed.give_up(&ticket);
                 // Otherwise it has left: a disposal has cancelled it, or its timer has fired and was refused afterwards.
-                if refused.is_some() {
-                    self.limit.leave();
-                    return Err(reason);
+                if refused.is_none() {
+                    return Ok(());
                 }
-                Ok(is_too_long)
+                self.limit.leave();
+                Err(reason)
             }
             Err(panic) => {
                 self.withdraw(&ticket);
@@ -456,29 +460,30 @@ impl Owner for SerialQueue {
 }
 
 impl TaskQueue for SerialQueue {
-    fn submit(&self, job: Entry, deadline: Option<Instant>) -> Result<bool, ScheduleError> {
-        if let Some(deadline) = deadline {
-            return self.delay(job, deadline);
-        }
+    fn submit(
+        &self,
+        job: Entry,
+        deadline: Option<Instant>,
+        may_wait: bool,
+    ) -> Result<(), ScheduleError> {
         let mut state = self.admit()?;
-        let newest = (!state.has_drain).then(|| Arc::clone(&job));
-        state.push(job);
-        let is_too_long = self.pressure.is_over(state.incoming.len() as u64);
-        match self.start_drain(state, newest) {
-            Some(_) => Err(ScheduleError::Closed),
-            None => Ok(is_too_long),
+        let is_too_long = self.pressure.is_over(state.incoming.len() as u64 + 1);
+        if let Some(deadline) = deadline {
+            self.delay(state, job, deadline)?;
+        } else {
+            let newest = (!state.has_drain).then(|| Arc::clone(&job));
+            state.push(job);
+            if self.start_drain(state, newest).is_some() {
+                return Err(ScheduleError::Closed);
+            }
         }
-    }
-
-    #[cold]
-    fn hold_back(&self) {
-        if drain::this_thread().drains > 0 {
-            return; // the executor may have no other thread
+        if is_too_long && may_wait && drain::this_thread().drains == 0 {
+            self.pressure.hold_back(|| {
+                let ahead = self.state().incoming.len() as u64;
+                Flow { ahead, passed: self.passed.load(Ordering::Relaxed) }
+            });
         }
-        self.pressure.hold_back(|| {
-            let ahead = self.state().incoming.len() as u64;
-            Flow { ahead, passed: self.passed.load(Ordering::Relaxed) }
-        });
+        Ok(())
     }
 
     fn dispose(&self) {
@@ -524,14 +529,13 @@ mod tests {
         let kept = Arc::new(Mutex::new(Vec::new()));
         let keep = Arc::clone(&kept);
         let never_runs = move |task: DueTask| lock(&keep).push(task);
-        let timers = Timers::of(timers);
-        let hook = PanicHook::default();
-        let (limit, retries) = (PendingLimit::new(None), RetryQueue::new(timers.clone()));
-        let queue = SerialQueue::new(Arc::new(never_runs), timers, hook, limit, retries);
+        let (hook, limit) = (PanicHook::default(), PendingLimit::new(None));
+        let retries = RetryQueue::new(Timers::of(timers));
+        let queue = SerialQueue::new(Arc::new(never_runs), hook, limit, retries);
         let owner: Weak<dyn TaskQueue> = Weak::clone(&queue.me) as Weak<dyn TaskQueue>;
         let push = || {
             let job = Job::new(Weak::clone(&owner), Once::new(|| ()));
-            assert!(queue.submit(Arc::clone(&job) as Entry, None).is_ok());
+            assert!(queue.submit(Arc::clone(&job) as Entry, None, true).is_ok());
             job
         };
         let mut window: VecDeque<_> = (0..100).map(|_| push()).collect();
