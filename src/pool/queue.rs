@@ -371,7 +371,8 @@ impl<T> DelayedWorkQueue<T> {
     /// If the first item was removed, it may have to look at all items that are due within some seconds of it.
     #[doc(alias = "peek")]
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.lock().first()
+        let mut state = self.lock();
+        state.wheel.next_expiry().map(|tick| state.epoch.instant(tick))
     }
 
     /// Returns the time until the earliest deadline, or somewhat less; zero if an item is due or there is none.
@@ -539,11 +540,6 @@ impl<T> State<T> {
         (tick <= by).then(|| self.epoch.instant(tick))
     }
 
-    /// Returns the deadline of the first item.
-    fn first(&mut self) -> Option<Instant> {
-        self.wheel.next_expiry().map(|tick| self.epoch.instant(tick))
-    }
-
     /// Returns the deadline of the first item, or an earlier instant if it is not found soon.
     fn not_before(&mut self) -> Option<Instant> {
         self.wheel.next_expiry_within(LOOK).map(|tick| self.epoch.instant(tick))
@@ -551,8 +547,8 @@ impl<T> State<T> {
 
     fn check_invariants(&mut self) {
         self.wheel.check_invariants();
-        let first = self.first();
-        self.waiters.check_invariants(first.filter(|_| !self.is_closed));
+        let first = self.wheel.next_expiry().filter(|_| !self.is_closed);
+        self.waiters.check_invariants(first.map(|tick| self.epoch.instant(tick)));
     }
 }
 

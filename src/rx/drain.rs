@@ -254,7 +254,9 @@ impl Drop for Drain {
         // The executor may be unwinding, and the clock may panic too.
         hook.catch(None, || {
             if queue.has_more() {
-                Arc::clone(&queue.retries).push(Drain::new(queue));
+                let retries = Arc::clone(&queue.retries);
+                retries.failures.fetch_add(1, Ordering::Relaxed);
+                retries.wait(Drain::new(queue), retries.pause());
             }
         });
     }
@@ -281,12 +283,6 @@ struct Retries {
 impl RetryQueue {
     pub(super) fn new(timers: Timers) -> Arc<RetryQueue> {
         Arc::new(RetryQueue { state: Mutex::default(), failures: AtomicU32::new(0), timers })
-    }
-
-    /// Adds a drain that the executor has not run.
-    fn push(self: &Arc<Self>, drain: Drain) {
-        self.failures.fetch_add(1, Ordering::Relaxed);
-        self.wait(drain, self.pause());
     }
 
     /// Adds a drain. If no attempt is on its way, one is made after this pause.

@@ -242,7 +242,7 @@ impl SerialQueue {
         let _before; // dropped after the lock
         let mut outgoing = lock(&self.outgoing);
         _before = outgoing.running.take();
-        while self.has_next(&mut outgoing) {
+        while self.refill(&mut outgoing) {
             let entry = outgoing.tasks.pop_front()?;
             self.passed.store(self.passed.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
             outgoing.running = self.take_out(entry);
@@ -278,20 +278,19 @@ impl SerialQueue {
         let _before; // dropped after the lock
         let mut outgoing = lock(&self.outgoing);
         _before = outgoing.running.take();
-        self.has_next(&mut outgoing)
+        while self.refill(&mut outgoing) {
+            if !outgoing.tasks.front().is_some_and(is_stale) {
+                return true;
+            }
+            outgoing.tasks.pop_front();
+            self.stale.fetch_sub(1, Ordering::Relaxed);
+        }
+        false
     }
 
-    /// Brings a task that waits to the front of `outgoing`. If there is none, it ends the drain and returns false
-    /// (WORKER-1).
-    fn has_next(&self, outgoing: &mut Outgoing) -> bool {
-        loop {
-            while let Some(entry) = outgoing.tasks.front() {
-                if !is_stale(entry) {
-                    return true;
-                }
-                outgoing.tasks.pop_front();
-                self.stale.fetch_sub(1, Ordering::Relaxed);
-            }
+    /// Returns true if there are entries in `outgoing`, after a swap if need be. Otherwise the drain has ended (WORKER-1).
+    fn refill(&self, outgoing: &mut Outgoing) -> bool {
+        if outgoing.tasks.is_empty() {
             let mut state = self.state();
             if outgoing.tasks.capacity() > SMALL.max(8 * state.incoming.len()) {
                 outgoing.tasks = VecDeque::new(); // after a peak
@@ -303,9 +302,9 @@ impl SerialQueue {
             if outgoing.tasks.is_empty() {
                 state.has_drain = false;
                 self.drained_by.store(0, Ordering::Relaxed); // the next drain may run on another thread
-                return false;
             }
         }
+        !outgoing.tasks.is_empty()
     }
 
     /// Checks the invariants just after a swap. It looks at each queued task, and each is swapped once, so the cost per
