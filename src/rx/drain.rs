@@ -229,9 +229,8 @@ impl SerialQueue {
             if job.run(self, &mut place) == Ran::Again {
                 match wait {
                     Some(wait) => {
-                        let ticket = wait.ticket.clone();
                         if self.hook.catch(None, || self.set_timer(wait)) != Some(Ok(())) {
-                            self.withdraw(&ticket);
+                            self.withdraw(wait.key);
                         }
                     }
                     None if self.is_disposed() => _ = job.cancel(),

@@ -44,7 +44,7 @@ use std::time::Instant;
 
 use crossbeam_utils::CachePadded;
 
-use super::delayed::{Delayed, DelayedTask, Entry, SMALL, Ticket, Timer, Wait};
+use super::delayed::{Delayed, DelayedTask, Entry, SMALL, Timer, Wait};
 use super::drain::{self, Drain, RetryQueue};
 use super::timer::{Timers, cancel_timer};
 use super::worker::TaskQueue;
@@ -53,6 +53,7 @@ use crate::clock::epoch::Epoch;
 use crate::job::{AtomicPosition, Due, Next, Owner, Position};
 use crate::platform::panics::caught;
 use crate::platform::sync::{Mutex, MutexGuard, Ordering, lock};
+use crate::wheel::WheelKey;
 use crate::{Executor, PanicHook, ScheduleError, Scheduler};
 
 /// With more incoming tasks than this, the threads that bring them are held back.
@@ -196,11 +197,10 @@ impl SerialQueue {
     ) -> Result<(), ScheduleError> {
         let wait = state.delayed.insert(job, deadline, Timer::FIRST);
         drop(state);
-        let ticket = wait.ticket.clone();
         match caught(|| self.set_timer(wait)) {
             Ok(Ok(())) => Ok(()),
             Ok(Err(reason)) => {
-                let refused = self.state().delayed.give_up(&ticket);
+                let refused = self.state().delayed.remove(wait.key);
                 // Otherwise it has left: a disposal has cancelled it, or its timer has fired and was refused afterwards.
                 if refused.is_none() {
                     return Ok(());
@@ -209,7 +209,7 @@ impl SerialQueue {
                 Err(reason)
             }
             Err(panic) => {
-                self.withdraw(&ticket);
+                self.withdraw(wait.key);
                 resume_unwind(panic) // of a schedule from outside
             }
         }
@@ -394,8 +394,8 @@ fn find(tasks: &VecDeque<Queued>, number: u64) -> Option<&Entry> {
 }
 
 impl Owner for SerialQueue {
-    /// The ticket of the task whose timer has to follow.
-    type AfterMove = Option<Ticket>;
+    /// The key of the task whose timer has to follow.
+    type AfterMove = Option<WheelKey>;
 
     fn now(&self) -> Instant {
         self.timers.now()
@@ -430,7 +430,7 @@ impl Owner for SerialQueue {
         }
     }
 
-    fn move_to(&self, position: &AtomicPosition, deadline: Instant) -> Option<Option<Ticket>> {
+    fn move_to(&self, position: &AtomicPosition, deadline: Instant) -> Option<Option<WheelKey>> {
         if let Position::Delayed(key) = position.get() {
             // If it has left, it is about to be cancelled.
             return self.state().delayed.move_to(key, deadline).map(Some);
@@ -445,11 +445,11 @@ impl Owner for SerialQueue {
         let job = find(&outgoing.tasks, number).or_else(|| find(&state.incoming, number));
         let job = Arc::clone(job?);
         self.stale.fetch_add(1, Ordering::Relaxed);
-        Some(Some(state.delayed.insert(job, deadline, Timer::Stored(None)).ticket))
+        Some(Some(state.delayed.insert(job, deadline, Timer::Stored(None)).key))
     }
 
-    fn has_moved(&self, ticket: Option<Ticket>) {
-        ticket.into_iter().for_each(|ticket| self.follow(ticket));
+    fn has_moved(&self, key: Option<WheelKey>) {
+        key.into_iter().for_each(|key| self.follow(key));
         self.sweep();
     }
 

@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::thread;
 use std::time::Instant;
 
-use super::delayed::{Entry, Ticket};
+use super::delayed::Entry;
 use super::drain;
 use super::timer::BLIND_PAUSE;
 use super::worker::TaskQueue;
@@ -173,7 +173,7 @@ impl Member {
 }
 
 impl Owner for Member {
-    type AfterMove = Option<Ticket>;
+    type AfterMove = Option<WheelKey>;
 
     fn now(&self) -> Instant {
         self.queue.clock.now()
@@ -203,14 +203,14 @@ impl Owner for Member {
         self.queue.tasks.deadline_of(position.key()).map(Due::At)
     }
 
-    fn move_to(&self, position: &AtomicPosition, deadline: Instant) -> Option<Option<Ticket>> {
+    fn move_to(&self, position: &AtomicPosition, deadline: Instant) -> Option<Option<WheelKey>> {
         let own = self.own();
         // The tasks of a disposed worker are about to be cancelled.
         let moves = || self.queue.tasks.reset_at(position.key(), deadline, |_| true);
         (!own.is_disposed && moves()).then_some(None) // no task has a timer
     }
 
-    fn has_moved(&self, _ticket: Option<Ticket>) {}
+    fn has_moved(&self, _key: Option<WheelKey>) {}
 
     fn repeats(&self) -> bool {
         !self.is_disposed()

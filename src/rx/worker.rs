@@ -6,19 +6,20 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use super::context::{Capture, InContext, both};
-use super::delayed::{Entry, Ticket};
+use super::delayed::Entry;
 use super::scheduler::ExecutorScheduler;
 use super::timer::{Timers, after};
 use crate::job::{Job, NamedOnce, Once, Owner, Series, Work};
 use crate::platform::impls::impl_debug;
 use crate::scheduler::schedule_boxes_by_name;
+use crate::wheel::WheelKey;
 use crate::{
     Cancellable, DueTask, Executor, Period, Rejected, Repeat, RepeatingTask, Request, Schedule,
     ScheduleError, Task, TryScheduleError,
 };
 
 /// Where a worker's tasks wait: a queue of its own, a part of a shared one, or one that the caller's thread drains.
-pub(super) trait TaskQueue: Owner<AfterMove = Option<Ticket>> {
+pub(super) trait TaskQueue: Owner<AfterMove = Option<WheelKey>> {
     /// Takes in a job that waits, until a deadline if that has not come, or refuses it and leaves it alone.
     /// If too many tasks are queued, holds the calling thread back for a while, so that they have time to run, unless
     /// another thread may wait for this one: it runs a task of a worker, or `may_wait` is false.
