@@ -202,7 +202,7 @@ impl<T> DelayedWorkQueue<T> {
         deadline: Instant,
         item: T,
         now: Option<Instant>,
-        note: impl FnOnce(&T, WheelKey),
+        note: impl FnOnce(&Wheel<T>, WheelKey),
     ) -> Result<Option<Instant>, T> {
         let mut state = self.lock();
         if state.is_closed {
@@ -214,9 +214,7 @@ impl<T> DelayedWorkQueue<T> {
             state.epoch.number(deadline)
         };
         let key = state.wheel.insert(tick, item);
-        if let Some(item) = state.wheel.get(key) {
-            note(item, key);
-        }
+        note(&state.wheel, key);
         let leader = state.waiters.leader_to_wake(deadline); // if the item is the head (WAKE-2)
         // A queue for which a taker waits is not behind.
         let now = now.filter(|_| state.wheel.len() > SHORT && state.waiters.is_empty());

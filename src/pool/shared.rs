@@ -12,6 +12,7 @@ use super::workers::Threads;
 use crate::ScheduleError;
 use crate::backpressure::{Backpressure, Flow, PendingLimit};
 use crate::job::{Job, Owner, Position, Run, Work};
+use crate::wheel::Wheel;
 
 /// A thread that brings tasks is held back when the head of the queue is overdue by more than this, and more than
 /// [`AHEAD`] tasks are.
@@ -96,7 +97,10 @@ impl Shared {
         deadline: Instant,
         now: Instant,
     ) -> Option<Option<Instant>> {
-        let note = |task: &QueuedTask, key| task.position().set(Position::Delayed(key));
+        let note = |tasks: &Wheel<QueuedTask>, key| {
+            let task = tasks.get(key);
+            task.into_iter().for_each(|task| task.position().set(Position::Delayed(key)));
+        };
         self.queue.offer_noted(deadline, task, Some(now), note).ok()
     }
 

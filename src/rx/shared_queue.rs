@@ -35,7 +35,7 @@ use crate::clock::timeline::after;
 use crate::job::{AtomicPosition, Due, Next, Owner, Position, Ran};
 use crate::platform::sync::lock_std;
 use crate::pool::DelayedWorkQueue;
-use crate::wheel::WheelKey;
+use crate::wheel::{Wheel, WheelKey};
 use crate::{Clock, PanicHook, ScheduleError, Sleeper, SystemClock};
 
 /// With more tasks than this overdue, the threads that bring them are held back, if the queue has a thread of its own.
@@ -140,9 +140,9 @@ impl Member {
     fn insert(&self, job: &Entry, due: Instant, now: Instant) -> Option<bool> {
         let mut own = self.own();
         let me = self.me.upgrade().filter(|_| !own.is_disposed)?;
-        let waits = |(job, _): &Queued, key| {
+        let waits = |_: &Wheel<Queued>, key: WheelKey| {
             job.position().set(Position::Delayed(key));
-            own.waiting.insert(WheelKey::to_bits(key), Arc::clone(job));
+            own.waiting.insert(key.to_bits(), Arc::clone(job));
         };
         let offered = self.queue.tasks.offer_noted(due, (Arc::clone(job), me), Some(now), waits);
         offered.ok().map(|head| head.is_some())
