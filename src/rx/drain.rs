@@ -38,7 +38,7 @@ use std::time::{Duration, Instant};
 
 use super::delayed::Entry;
 use super::serial::SerialQueue;
-use super::timer::{Timers, after, cancel_timer};
+use super::timer::{OnTimer, Timers, after, cancel_timer};
 use super::worker::TaskQueue;
 use crate::job::{Next, Ran};
 use crate::platform::sync::{Mutex, MutexGuard, Ordering, local, lock};
@@ -191,21 +191,18 @@ impl Drain {
         queue.retries.failures.store(0, Ordering::Relaxed);
         let mut is_finishing = false;
         while queue.run_batch() {
-            let mut next = Drain::new(Arc::clone(&queue));
+            let mut inline_since = None;
             // If the executor finishes, no other thread would run the rest (DRAIN-3).
             if this_thread().is_inline && !is_finishing {
                 let now = queue.hook.catch(None, || queue.timers.now());
-                next.inline_since = self.inline_since.or(now);
-                if next
-                    .inline_since
-                    .zip(now)
-                    .is_some_and(|(since, now)| now >= after(since, LONGEST_INLINE))
-                {
-                    next.inline_since = None;
-                    return Arc::clone(&queue.retries).wait(next, Duration::ZERO);
+                inline_since = self.inline_since.or(now);
+                let until = inline_since.map(|since| after(since, LONGEST_INLINE));
+                if until.is_some_and(|until| now >= Some(until)) {
+                    return Arc::clone(&queue.retries).wait(queue, Duration::ZERO);
                 }
             }
             let executor = queue.state().executor.clone();
+            let next = Drain { queue: Some(Arc::clone(&queue)), inline_since };
             is_finishing = next.offer(executor, None).0;
             if !is_finishing {
                 return;
@@ -255,13 +252,13 @@ impl Drop for Drain {
             if queue.has_more() {
                 let retries = Arc::clone(&queue.retries);
                 retries.failures.fetch_add(1, Ordering::Relaxed);
-                retries.wait(Drain::new(queue), retries.pause());
+                retries.wait(queue, retries.pause());
             }
         });
     }
 }
 
-/// The drains that an executor has not run, of all workers of one scheduler (DRAIN-1).
+/// The queues whose drains an executor has not run, of all workers of one scheduler (DRAIN-1).
 pub(super) struct RetryQueue {
     state: Mutex<Retries>,
     /// How many attempts in a row have failed. Relaxed suffices, because it only sets the pace.
@@ -271,7 +268,7 @@ pub(super) struct RetryQueue {
 
 #[derive(Default)]
 struct Retries {
-    drains: VecDeque<Drain>,
+    queues: VecDeque<Arc<SerialQueue>>,
     /// The number of the attempt that runs or waits for its time, 0 if there is none. Only this attempt may act.
     attempt: u64,
     last_attempt: u64,
@@ -284,10 +281,10 @@ impl RetryQueue {
         Arc::new(RetryQueue { state: Mutex::default(), failures: AtomicU32::new(0), timers })
     }
 
-    /// Adds a drain. If no attempt is on its way, one is made after this pause.
-    fn wait(self: &Arc<Self>, drain: Drain, pause: Duration) {
+    /// Adds a queue, with its drain. If no attempt is on its way, one is made after this pause.
+    fn wait(self: &Arc<Self>, queue: Arc<SerialQueue>, pause: Duration) {
         let mut state = lock(&self.state);
-        state.drains.push_back(drain);
+        state.queues.push_back(queue);
         if state.attempt == 0 {
             self.schedule(state, pause, false);
         }
@@ -310,10 +307,11 @@ impl RetryQueue {
         let number = state.last_attempt;
         state.attempt = number;
         drop(state);
-        let attempt = Attempt { queue: Some(Arc::clone(self)), number, is_last_resort };
+        let retries = Arc::clone(self);
+        let attempt = OnTimer::new(move |fires| retries.attempt(number, is_last_resort, fires));
         let set =
-            |timers: &Timers| timers.schedule(after(timers.now(), pause), move || attempt.run());
-        // Timers that refuse drop the attempt, and its `Drop` turns to the last resort.
+            |timers: &Timers| timers.schedule(after(timers.now(), pause), move || attempt.fire());
+        // Timers that refuse drop the attempt, which then turns to the last resort.
         let timer = if is_last_resort {
             Timers::of_the_global_scheduler().and_then(|global| set(&global))
         } else {
@@ -321,40 +319,37 @@ impl RetryQueue {
         };
         let Ok(timer) = timer else { return };
         let mut state = lock(&self.state);
-        if state.attempt == number && !state.drains.is_empty() {
+        if state.attempt == number && !state.queues.is_empty() {
             state.timer = Some(timer);
             return;
         }
         if state.attempt == number {
-            state.attempt = 0; // all drains have left in the meantime
+            state.attempt = 0; // all have left in the meantime
         }
         drop(state);
         cancel_timer(&PanicHook::default(), Some(timer));
     }
 
-    /// Removes the drain of a queue that was disposed.
+    /// Removes a queue that was disposed.
     pub(super) fn remove(&self, queue: &SerialQueue) {
         let mut state = lock(&self.state);
-        let is_its =
-            |drain: &Drain| drain.queue.as_deref().is_some_and(|own| std::ptr::eq(own, queue));
-        let at = state.drains.iter().position(is_its);
-        let drain = at.and_then(|at| state.drains.remove(at));
-        let timer = if state.drains.is_empty() { state.timer.take() } else { None };
+        let at = state.queues.iter().position(|own| std::ptr::eq(&raw const **own, queue));
+        let removed = at.and_then(|at| state.queues.remove(at));
+        let timer = if state.queues.is_empty() { state.timer.take() } else { None };
         if timer.is_some() {
             state.attempt = 0;
         }
         drop(state);
-        drop(drain);
+        drop(removed);
         cancel_timer(&queue.hook, timer);
     }
 
-    /// Hands over the drains that wait now, until one is not run. Returns true if there were more than may keep the
+    /// Hands over the drains of the queues that wait now, until one is not run. Returns true if there were more than may keep the
     /// calling thread busy.
     fn hand_over(&self) -> bool {
-        let count = lock(&self.state).drains.len();
+        let count = lock(&self.state).queues.len();
         for _ in 0..count.min(MAX_PER_ATTEMPT) {
-            let drain = lock(&self.state).drains.pop_front();
-            let Some(queue) = drain.and_then(|mut drain| drain.queue.take()) else { break };
+            let Some(queue) = lock(&self.state).queues.pop_front() else { break };
             let failures = self.failures.load(Ordering::Relaxed);
             if failures >= MAX_FAILURES && Arc::strong_count(&queue) == 1 {
                 queue.dispose(); // nobody else can
@@ -368,54 +363,30 @@ impl RetryQueue {
         }
         count > MAX_PER_ATTEMPT
     }
-}
-
-/// An attempt to hand over the drains of a [`RetryQueue`]. It is dropped without a run if the timers refuse it or end.
-struct Attempt {
-    queue: Option<Arc<RetryQueue>>,
-    number: u64,
-    /// It waits on the global scheduler.
-    is_last_resort: bool,
-}
-
-impl Attempt {
-    /// Returns the queue, if this is its attempt. The timer has come to its end.
-    fn take(&mut self) -> Option<Arc<RetryQueue>> {
-        let queue = self.queue.take()?;
-        let mut state = lock(&queue.state);
-        let is_its = state.attempt == self.number;
+    /// The timer of an attempt fires, or was dropped: the timers have refused it, or have ended.
+    fn attempt(self: &Arc<Self>, number: u64, is_last_resort: bool, fires: bool) {
+        let mut state = lock(&self.state);
+        let is_its = state.attempt == number;
         let timer = state.timer.take_if(|_| is_its);
         drop(state);
         drop(timer);
-        is_its.then_some(queue)
-    }
-
-    fn run(mut self) {
-        let Some(queue) = self.take() else { return };
-        let pause = if queue.hand_over() { PAUSE } else { queue.pause() };
-        let mut state = lock(&queue.state);
-        state.attempt = 0;
-        if !state.drains.is_empty() {
-            queue.schedule(state, pause, false);
+        if !is_its {
+            return; // it was cancelled
         }
-    }
-}
-
-impl Drop for Attempt {
-    fn drop(&mut self) {
-        let Some(queue) = self.take() else { return }; // it has run, or was cancelled
-        let mut state = lock(&queue.state);
-        if state.attempt != self.number {
-            return; // it was cancelled just now
-        }
-        if !self.is_last_resort {
-            return queue.schedule(state, queue.pause(), true);
+        let pause = if fires && self.hand_over() { PAUSE } else { self.pause() };
+        let mut state = lock(&self.state);
+        if state.attempt != number {
+            return; // all had left when `schedule` looked
         }
         state.attempt = 0;
-        let drains = std::mem::take(&mut state.drains);
+        if state.queues.is_empty() {
+            return;
+        }
+        if fires || !is_last_resort {
+            return self.schedule(state, pause, !fires);
+        }
+        let queues = std::mem::take(&mut state.queues);
         drop(state);
-        for mut drain in drains {
-            drain.queue.take().into_iter().for_each(|queue| queue.state().has_drain = false);
-        }
+        queues.into_iter().for_each(|queue| queue.state().has_drain = false);
     }
 }

@@ -83,6 +83,25 @@ const MIN_PAUSE: Duration = Duration::from_millis(1);
 /// When it looks again if the clock has panicked. So does the thread of a shared queue.
 pub(super) const BLIND_PAUSE: Duration = Duration::from_millis(100);
 
+/// What a timer does, once: it gets true when the timer fires, and false when that is dropped instead.
+pub(super) struct OnTimer<F: FnOnce(bool)>(Option<F>);
+
+impl<F: FnOnce(bool)> OnTimer<F> {
+    pub(super) fn new(act: F) -> OnTimer<F> {
+        OnTimer(Some(act))
+    }
+
+    pub(super) fn fire(mut self) {
+        self.0.take().into_iter().for_each(|act| act(true));
+    }
+}
+
+impl<F: FnOnce(bool)> Drop for OnTimer<F> {
+    fn drop(&mut self) {
+        self.0.take().into_iter().for_each(|act| act(false));
+    }
+}
+
 /// Cancels a timer that nobody needs any more. Its handle may come from outside, and panic.
 pub(super) fn cancel_timer(hook: &PanicHook, timer: Option<Cancellable>) {
     hook.catch(None, move || timer.is_some_and(|timer| timer.cancel()));
@@ -95,7 +114,15 @@ impl SerialQueue {
     }
 
     fn set_timer_on(&self, on: &Timers, at: Instant, wait: Wait) -> Result<(), ScheduleError> {
-        let timer = DelayTimer { queue: Some(self.me()), key: wait.key };
+        let (queue, key) = (self.me(), wait.key);
+        let timer = OnTimer::new(move |fires| {
+            if fires {
+                return queue.come_out(key, None);
+            }
+            // If the task does not wait, another timer has queued it, or a disposal is about to cancel it.
+            let task = queue.state().delayed.drop_timer(key);
+            task.into_iter().for_each(|task| task.job.withdraw());
+        });
         let handle = on.schedule(at, move || timer.fire())?;
         if self.keep_timer(wait, handle) {
             self.follow(wait.key);
@@ -198,27 +225,5 @@ impl SerialQueue {
                 Found::Nothing => return, // it was cancelled, or another timer has queued it
             }
         }
-    }
-}
-
-/// The timer of a delayed task. When it fires, it queues the task.
-struct DelayTimer {
-    /// `None` once it has fired.
-    queue: Option<Arc<SerialQueue>>,
-    key: WheelKey,
-}
-
-impl DelayTimer {
-    fn fire(mut self) {
-        self.queue.take().into_iter().for_each(|queue| queue.come_out(self.key, None));
-    }
-}
-
-impl Drop for DelayTimer {
-    fn drop(&mut self) {
-        let Some(queue) = self.queue.take() else { return };
-        // If it does not wait, another timer has queued it, or a disposal is about to cancel it.
-        let task = queue.state().delayed.drop_timer(self.key);
-        task.into_iter().for_each(|task| task.job.withdraw());
     }
 }
