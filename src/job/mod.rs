@@ -88,7 +88,7 @@ pub(crate) trait Owner: Send + Sync {
     fn move_to(&self, position: &AtomicPosition, deadline: Instant) -> Option<Self::AfterMove>;
 
     /// Does what [`move_to`](Owner::move_to) has left to do, with nothing locked.
-    fn has_moved(&self, after: Self::AfterMove);
+    fn has_moved(&self, _after: Self::AfterMove) {}
 
     /// Returns false if a series that runs now will not run again, because the owner has ended. Called with the job's
     /// lock held.
@@ -181,7 +181,7 @@ pub(crate) enum End<T> {
 }
 
 pub(crate) struct Job<W, O: ?Sized, L = Weak<O>> {
-    owner: L,
+    pub(crate) owner: L,
     position: AtomicPosition,
     /// The job has ended, and not by a cancel before its time. So it is also set for a series that was cancelled during
     /// its run. The Release stores in `run` and `withdraw` come after all else and pair with the Acquire in `is_done`: a
@@ -221,10 +221,6 @@ impl<W: Work, O: Owner + ?Sized + 'static, L: OwnerRef<O, W::Output>> Job<W, O, 
         let (position, is_over) = (AtomicPosition::default(), AtomicBool::new(false));
         let stage = Mutex::new(Stage::Waiting(work));
         Arc::new(Job { owner, position, is_over, stage, of: PhantomData })
-    }
-
-    pub(crate) fn owner_ref(&self) -> &L {
-        &self.owner
     }
 
     /// Takes the work back out of a job that its owner could not take in. Returns `None` if the job has left `Waiting`.
@@ -291,7 +287,7 @@ where
             match (ran, work) {
                 (Ok(mut next), Some(mut work)) if !is_cancelled => {
                     if let (Some(deadline), Some(plan)) = (moved, work.plan()) {
-                        plan.move_to(*deadline);
+                        plan.due = *deadline;
                         next.due = *deadline;
                     }
                     *stage = Stage::Waiting(work);
@@ -377,10 +373,10 @@ where
             Stage::Waiting(work) => {
                 let after = owner.move_to(&self.position, deadline);
                 match (&after, work.plan()) {
-                    (Some(_), Some(plan)) => plan.move_to(deadline),
+                    (Some(_), Some(plan)) => plan.due = deadline,
                     // It is about to start, and the run after that one moves.
                     (None, Some(plan)) if owner.repeats() => {
-                        plan.move_following(deadline);
+                        plan.following = Some(deadline);
                         return true;
                     }
                     _ => {}

@@ -111,25 +111,16 @@ pub(crate) struct Series<F> {
 
 /// When a series is due.
 pub(crate) struct Plan {
-    due: Instant,
+    /// When the next run is planned. A reset may move it.
+    pub(super) due: Instant,
     period: Period,
     /// The delay that the last run has chosen.
     chosen: Option<Duration>,
     /// Where a reset has moved the run after the next one.
-    following: Option<Instant>,
+    pub(super) following: Option<Instant>,
 }
 
 impl Plan {
-    /// The next run is planned for `deadline` from now on.
-    pub(super) fn move_to(&mut self, deadline: Instant) {
-        self.due = deadline;
-    }
-
-    /// The run after the next one is planned for `deadline`.
-    pub(super) fn move_following(&mut self, deadline: Instant) {
-        self.following = Some(deadline);
-    }
-
     /// Plans the next run, after one that ended at `ended`.
     pub(super) fn next(&mut self, ended: Instant) -> Next {
         self.due = match (self.following.take(), self.chosen) {

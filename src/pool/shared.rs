@@ -113,22 +113,17 @@ impl Shared {
     }
 
     /// `head` is the deadline of the head of a long queue, and `now` a recent reading of the clock.
-    #[inline]
+    #[cold]
     fn hold_back(&self, head: Instant, now: Instant) {
         let is_late = now.saturating_duration_since(head) > LATE;
         if is_late && !self.threads.pool.has_this_thread() {
-            self.hold_back_by_count();
+            self.pressure.hold_back(|| {
+                let now = self.now();
+                let head_by = now.checked_sub(LATE).unwrap_or(now);
+                let (overdue, passed) = self.queue.overdue(now, head_by);
+                Flow { ahead: overdue as u64, passed }
+            });
         }
-    }
-
-    #[cold]
-    fn hold_back_by_count(&self) {
-        self.pressure.hold_back(|| {
-            let now = self.now();
-            let head_by = now.checked_sub(LATE).unwrap_or(now);
-            let (overdue, passed) = self.queue.overdue(now, head_by);
-            Flow { ahead: overdue as u64, passed }
-        });
     }
 
     pub(super) fn set_policy(&self, policy: ShutdownPolicy) {

@@ -106,8 +106,6 @@ impl Owner for Shared {
         self.queue.reset_at(position.key(), deadline, may_move).then_some(())
     }
 
-    fn has_moved(&self, (): ()) {}
-
     fn repeats(&self) -> bool {
         self.lifecycle.may_repeat()
     }
@@ -115,7 +113,7 @@ impl Owner for Shared {
 
 impl<W: Work> Joinable<W::Output> for PoolTask<W> {
     fn result(&self) -> &ResultCell<W::Output> {
-        &self.owner_ref().result
+        &self.owner.result
     }
 
     fn cancel(&self) -> bool {
@@ -127,7 +125,7 @@ impl<W: Work> Joinable<W::Output> for PoolTask<W> {
     }
 
     fn now(&self) -> Instant {
-        self.owner_ref().shared.now()
+        self.owner.shared.now()
     }
 
     fn handle(self: Arc<Self>) -> Cancellable {
@@ -135,7 +133,7 @@ impl<W: Work> Joinable<W::Output> for PoolTask<W> {
     }
 
     fn begin_wait(&self) -> Result<Waiting, JoinError> {
-        let shared = &self.owner_ref().shared;
+        let shared = &self.owner.shared;
         // The tasks of a closed queue have been handed out, and any thread may run them.
         let by = || Some(shared.threads.pool).filter(|_| !shared.queue.is_closed());
         wait_for(std::ptr::from_ref(self).addr(), by).ok_or(JoinError::WouldDeadlock)

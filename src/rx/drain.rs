@@ -38,7 +38,7 @@ use std::time::{Duration, Instant};
 
 use super::delayed::Entry;
 use super::serial::SerialQueue;
-use super::timer::{OnTimer, Timers, after, cancel_timer};
+use super::timer::{RunOrDrop, Timers, after, cancel_timer};
 use super::worker::TaskQueue;
 use crate::job::{Next, Ran};
 use crate::platform::sync::{Mutex, MutexGuard, Ordering, local, lock};
@@ -105,16 +105,16 @@ pub(super) fn with_a_drain<R>(act: impl FnOnce() -> R) -> R {
     with_state(ThreadState { drains: 1, ..ThreadState::default() }, act)
 }
 
-/// The right to run the tasks of a queue. If it is dropped before it has run, it is handed over again (DRAIN-1).
+/// The right to run the tasks of a queue. If an executor drops it, it is handed over again (DRAIN-1).
 pub(super) struct Drain {
-    queue: Option<Arc<SerialQueue>>,
+    queue: Arc<SerialQueue>,
     /// Since when it holds the call that has handed it over to an inline executor (DRAIN-2).
     inline_since: Option<Instant>,
 }
 
 impl Drain {
     pub(super) fn new(queue: Arc<SerialQueue>) -> Drain {
-        Drain { queue: Some(queue), inline_since: None }
+        Drain { queue, inline_since: None }
     }
 
     /// Gives the drain to the executor. It is `None` if the queue was disposed; then nothing is left to do.
@@ -126,10 +126,10 @@ impl Drain {
         executor: Option<Arc<dyn Executor>>,
         newest: Option<Entry>,
     ) -> Option<Entry> {
-        let queue = self.queue.clone();
+        let queue = Arc::clone(&self.queue);
         let (stays_here, back) = self.offer(executor, newest);
         if stays_here {
-            Drain { queue, inline_since: None }.run();
+            Drain::new(queue).run();
         }
         back
     }
@@ -141,10 +141,11 @@ impl Drain {
         executor: Option<Arc<dyn Executor>>,
         newest: Option<Entry>,
     ) -> (bool, Option<Entry>) {
-        let (Some(executor), Some(queue)) = (executor, self.queue.clone()) else {
-            return (false, None);
-        };
-        let task = DueTask::new(Instant::now(), move || self.run());
+        let Some(executor) = executor else { return (false, None) };
+        let queue = Arc::clone(&self.queue);
+        let drain = move |runs| if runs { self.run() } else { self.was_dropped() };
+        let drain = RunOrDrop::new(drain);
+        let task = DueTask::new(Instant::now(), move || drain.run());
         let execute = || queue.hook.catch(None, || executor.execute(task));
         let answer = with_state(ThreadState { hands_over: true, ..this_thread() }, execute);
         let (mut stays_here, mut back) = (false, None);
@@ -185,8 +186,8 @@ impl Drain {
     }
 
     /// Runs the next tasks, and hands the drain over again if there are more.
-    fn run_batch(mut self) {
-        let Some(queue) = self.queue.take() else { return };
+    fn run_batch(self) {
+        let queue = self.queue;
         queue.drained_by.store(thread_number(), Ordering::Relaxed);
         queue.retries.failures.store(0, Ordering::Relaxed);
         let mut is_finishing = false;
@@ -202,7 +203,7 @@ impl Drain {
                 }
             }
             let executor = queue.state().executor.clone();
-            let next = Drain { queue: Some(Arc::clone(&queue)), inline_since };
+            let next = Drain { queue: Arc::clone(&queue), inline_since };
             is_finishing = next.offer(executor, None).0;
             if !is_finishing {
                 return;
@@ -211,6 +212,22 @@ impl Drain {
         if is_finishing && queue.timers.in_order().is_some() {
             queue.dispose(); // what is delayed would not find a thread: the tick thread is not the executor's
         }
+    }
+
+    fn was_dropped(self) {
+        let queue = self.queue;
+        if queue.keeps_drain.swap(false, Ordering::Relaxed) {
+            return; // DRAIN-3
+        }
+        let hook = queue.hook.clone();
+        // The executor may be unwinding, and the clock may panic too.
+        hook.catch(None, || {
+            if queue.has_more() {
+                let retries = Arc::clone(&queue.retries);
+                retries.failures.fetch_add(1, Ordering::Relaxed);
+                retries.wait(queue, retries.pause());
+            }
+        });
     }
 }
 
@@ -237,24 +254,6 @@ impl SerialQueue {
             debug_assert_eq!(before, Some(passed()), "no other drain runs (WORKER-1)");
         }
         self.has_more()
-    }
-}
-
-impl Drop for Drain {
-    fn drop(&mut self) {
-        let Some(queue) = self.queue.take() else { return };
-        if queue.keeps_drain.swap(false, Ordering::Relaxed) {
-            return; // DRAIN-3
-        }
-        let hook = queue.hook.clone();
-        // The executor may be unwinding, and the clock may panic too.
-        hook.catch(None, || {
-            if queue.has_more() {
-                let retries = Arc::clone(&queue.retries);
-                retries.failures.fetch_add(1, Ordering::Relaxed);
-                retries.wait(queue, retries.pause());
-            }
-        });
     }
 }
 
@@ -308,9 +307,9 @@ impl RetryQueue {
         state.attempt = number;
         drop(state);
         let retries = Arc::clone(self);
-        let attempt = OnTimer::new(move |fires| retries.attempt(number, is_last_resort, fires));
+        let attempt = RunOrDrop::new(move |fires| retries.attempt(number, is_last_resort, fires));
         let set =
-            |timers: &Timers| timers.schedule(after(timers.now(), pause), move || attempt.fire());
+            |timers: &Timers| timers.schedule(after(timers.now(), pause), move || attempt.run());
         // Timers that refuse drop the attempt, which then turns to the last resort.
         let timer = if is_last_resort {
             Timers::of_the_global_scheduler().and_then(|global| set(&global))

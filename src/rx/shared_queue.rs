@@ -210,8 +210,6 @@ impl Owner for Member {
         (!own.is_disposed && moves()).then_some(None) // no task has a timer
     }
 
-    fn has_moved(&self, _key: Option<WheelKey>) {}
-
     fn repeats(&self) -> bool {
         !self.is_disposed()
     }

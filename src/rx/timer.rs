@@ -83,20 +83,21 @@ const MIN_PAUSE: Duration = Duration::from_millis(1);
 /// When it looks again if the clock has panicked. So does the thread of a shared queue.
 pub(super) const BLIND_PAUSE: Duration = Duration::from_millis(100);
 
-/// What a timer does, once: it gets true when the timer fires, and false when that is dropped instead.
-pub(super) struct OnTimer<F: FnOnce(bool)>(Option<F>);
+/// What a timer or a drain does: its closure is called once, with true when it runs, and with false when it is dropped
+/// instead.
+pub(super) struct RunOrDrop<F: FnOnce(bool)>(Option<F>);
 
-impl<F: FnOnce(bool)> OnTimer<F> {
-    pub(super) fn new(act: F) -> OnTimer<F> {
-        OnTimer(Some(act))
+impl<F: FnOnce(bool)> RunOrDrop<F> {
+    pub(super) fn new(act: F) -> RunOrDrop<F> {
+        RunOrDrop(Some(act))
     }
 
-    pub(super) fn fire(mut self) {
+    pub(super) fn run(mut self) {
         self.0.take().into_iter().for_each(|act| act(true));
     }
 }
 
-impl<F: FnOnce(bool)> Drop for OnTimer<F> {
+impl<F: FnOnce(bool)> Drop for RunOrDrop<F> {
     fn drop(&mut self) {
         self.0.take().into_iter().for_each(|act| act(false));
     }
@@ -115,7 +116,7 @@ impl SerialQueue {
 
     fn set_timer_on(&self, on: &Timers, at: Instant, wait: Wait) -> Result<(), ScheduleError> {
         let (queue, key) = (self.me(), wait.key);
-        let timer = OnTimer::new(move |fires| {
+        let timer = RunOrDrop::new(move |fires| {
             if fires {
                 return queue.come_out(key, None);
             }
@@ -123,7 +124,7 @@ impl SerialQueue {
             let task = queue.state().delayed.drop_timer(key);
             task.into_iter().for_each(|task| task.job.withdraw());
         });
-        let handle = on.schedule(at, move || timer.fire())?;
+        let handle = on.schedule(at, move || timer.run())?;
         if self.keep_timer(wait, handle) {
             self.follow(wait.key);
         }
