@@ -85,7 +85,8 @@ impl Work for NamedOnce {
     }
 
     fn run(work: &mut Option<Self>, _hook: &PanicHook) -> ControlFlow<()> {
-        ControlFlow::Break((take(work).task)())
+        (take(work).task)();
+        ControlFlow::Break(())
     }
 }
 
@@ -98,7 +99,8 @@ impl Work for DueTask {
     }
 
     fn run(work: &mut Option<Self>, _hook: &PanicHook) -> ControlFlow<()> {
-        ControlFlow::Break(take(work).run())
+        take(work).run();
+        ControlFlow::Break(())
     }
 }
 

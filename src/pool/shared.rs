@@ -67,11 +67,11 @@ impl Shared {
         // If a shutdown came in between, it may have searched the queue before the task was there.
         let may_run = self.lifecycle.may_run(W::IS_PERIODIC, deadline <= now);
         let reason = match offered {
-            Some(_) if !may_run && W::IS_PERIODIC => {
+            Ok(_) if !may_run && W::IS_PERIODIC => {
                 task.withdraw(); // it may have run, so it was accepted
                 return Ok(task);
             }
-            Some(head) if may_run => {
+            Ok(head) if may_run => {
                 if self.start_if_needed() {
                     let head = head.filter(|_| may_wait);
                     head.into_iter().for_each(|head| self.hold_back(head, now));
@@ -89,19 +89,19 @@ impl Shared {
         Err((reason, work))
     }
 
-    /// Puts a task into the queue, and notes its key. Returns the head's deadline if the queue is long and behind, or `None` if
-    /// the queue is closed.
+    /// Puts a task into the queue, and notes its key. Returns the head's deadline if the queue is long and behind, or the task
+    /// if the queue is closed.
     pub(super) fn offer(
         &self,
         task: QueuedTask,
         deadline: Instant,
         now: Instant,
-    ) -> Option<Option<Instant>> {
+    ) -> Result<Option<Instant>, QueuedTask> {
         let note = |tasks: &Wheel<QueuedTask>, key| {
             let task = tasks.get(key);
             task.into_iter().for_each(|task| task.position().set(Position::Delayed(key)));
         };
-        self.queue.offer_noted(deadline, task, Some(now), note).ok()
+        self.queue.offer_noted(deadline, task, Some(now), note)
     }
 
     /// Counts a task out. The last task of a pool that is shut down ends the threads.

@@ -52,7 +52,7 @@ pub(super) fn run(shared: &Shared, task: QueuedTask) {
         // A shutdown may have searched the queue while the task ran, so it is asked again afterwards.
         let may_repeat = || shared.lifecycle.may_repeat();
         let offer = || shared.offer(Arc::clone(&task), due.max(ended), ended); // not by the plan alone
-        is_in = may_repeat() && offer().is_some() && may_repeat();
+        is_in = may_repeat() && offer().is_ok() && may_repeat();
     };
     if task.run(shared, &mut put_back) == Ran::Again && !is_in {
         task.withdraw();

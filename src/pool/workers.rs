@@ -251,7 +251,8 @@ impl Worker {
     }
 
     fn leave(&self, count: &mut Count) {
-        match std::mem::replace(&mut *lock_std(&self.state), WorkerState::Gone) {
+        let before = std::mem::replace(&mut *lock_std(&self.state), WorkerState::Gone);
+        match before {
             WorkerState::Starting => count.starting -= 1,
             WorkerState::Running => count.running -= 1,
             WorkerState::Gone => {}

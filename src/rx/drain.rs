@@ -241,14 +241,12 @@ impl SerialQueue {
             let mut wait = None;
             let mut place = |next: Next| wait = self.put_back(&job, next);
             if job.run(self, &mut place) == Ran::Again {
-                match wait {
-                    Some(wait) => {
-                        if self.hook.catch(None, || self.set_timer(wait)) != Some(Ok(())) {
-                            self.withdraw(wait.key);
-                        }
+                if let Some(wait) = wait {
+                    if self.hook.catch(None, || self.set_timer(wait)) != Some(Ok(())) {
+                        self.withdraw(wait.key);
                     }
-                    None if self.is_disposed() => _ = job.cancel(),
-                    None => {} // it is queued
+                } else if self.is_disposed() {
+                    job.cancel(); // otherwise it is queued
                 }
             }
             debug_assert_eq!(before, Some(passed()), "no other drain runs (WORKER-1)");
