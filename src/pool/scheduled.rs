@@ -273,10 +273,6 @@ impl ScheduledThreadPool {
         self.shared().enqueue(now, due, true, series).map_err(Series::refused)
     }
 
-    fn now(&self) -> Instant {
-        self.shared().now()
-    }
-
     /// Returns how many tasks wait in the queue. Tasks that run are not counted.
     pub fn pending(&self) -> usize {
         self.shared().queue.len()
@@ -360,7 +356,7 @@ impl Schedule for ScheduledThreadPool {
     schedule_boxes_by_name!();
 
     fn now(&self) -> Instant {
-        self.now()
+        self.shared().now()
     }
 
     fn schedule_named(

@@ -164,15 +164,6 @@ impl SerialQueue {
 
     // ----- into the queue ------------------------------------------------------------------
 
-    /// Locks the queue for one more task, and counts it as pending.
-    fn admit(&self) -> Result<MutexGuard<'_, State>, ScheduleError> {
-        let state = self.state();
-        if state.is_closed {
-            return Err(ScheduleError::Closed);
-        }
-        if self.limit.enter() { Ok(state) } else { Err(ScheduleError::Full) }
-    }
-
     /// Hands a drain to the executor, unless there is one (WORKER-1). Returns `newest`, the task that was just queued,
     /// if the executor turns out to be gone: see [`executor_is_gone`](SerialQueue::executor_is_gone).
     pub(super) fn start_drain(
@@ -465,7 +456,13 @@ impl TaskQueue for SerialQueue {
         deadline: Option<Instant>,
         may_wait: bool,
     ) -> Result<(), ScheduleError> {
-        let mut state = self.admit()?;
+        let mut state = self.state();
+        if state.is_closed {
+            return Err(ScheduleError::Closed);
+        }
+        if !self.limit.enter() {
+            return Err(ScheduleError::Full);
+        }
         let is_too_long = self.pressure.is_over(state.incoming.len() as u64 + 1);
         if let Some(deadline) = deadline {
             self.delay(state, job, deadline)?;
