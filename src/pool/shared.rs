@@ -1,4 +1,9 @@
 //! The state that a pool, its tasks and its threads share, and how a task comes in.
+//!
+//! ```text
+//!   schedule ---> enqueue ---> offer ---> the queue ---> next_task ---> task::run ---> Job::run ---> the future
+//!   scheduled     here                    queue          workers        task           job           future
+//! ```
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

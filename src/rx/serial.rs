@@ -5,6 +5,11 @@
 //!   due later ---> delayed ---timer------^       swapped                on the executor
 //! ```
 //!
+//! ```text
+//!   schedule_after ---> submit ---> set_timer ---> come_out ---> start_drain ---> run_batch ---> Job::run
+//!   worker              here        timer          timer         here             drain          job
+//! ```
+//!
 //! `RxJava` counts the queued tasks in an atomic number, and the call that takes it from zero to one hands the drain to
 //! the executor. Here the flag `has_drain` does that, under a lock. How the drain comes to a thread is in [`drain`].
 //!
