@@ -88,7 +88,7 @@ pub(crate) trait Owner: Send + Sync {
     fn move_to(&self, position: &AtomicPosition, deadline: Instant) -> Option<Self::AfterMove>;
 
     /// Does what [`move_to`](Owner::move_to) has left to do, with nothing locked.
-    fn has_moved(&self, after: Self::AfterMove);
+    fn has_moved(&self, _after: Self::AfterMove) {}
 
     /// Returns false if a series that runs now will not run again, because the owner has ended. Called with the job's
     /// lock held.
@@ -105,14 +105,12 @@ pub(crate) enum Due {
 /// What a call of [`Run::run`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ran {
-    /// It did nothing, because the job had ended before.
+    /// It did nothing: the job had ended before, or its deadline has moved, and its owner has queued it again.
     Not,
     /// The job has run, and does not run again.
     ForTheLastTime,
     /// The job has run, and its owner has queued it again.
     Again,
-    /// It did nothing, because its deadline has moved, and its owner has queued it again.
-    Later,
 }
 
 /// When a series is due again.
@@ -148,6 +146,9 @@ pub(crate) trait Run<O: Owner + ?Sized>: Cancel {
     /// Ends the job without a run, if it still waits.
     fn withdraw(&self);
     fn position(&self) -> &AtomicPosition;
+    fn is_periodic(&self) -> bool {
+        false
+    }
 }
 
 /// How a job finds its owner, and tells its result: by a [`Weak`], if nobody waits for the result. With an `Arc` the owner must
@@ -180,7 +181,7 @@ pub(crate) enum End<T> {
 }
 
 pub(crate) struct Job<W, O: ?Sized, L = Weak<O>> {
-    owner: L,
+    pub(crate) owner: L,
     position: AtomicPosition,
     /// The job has ended, and not by a cancel before its time. So it is also set for a series that was cancelled during
     /// its run. The Release stores in `run` and `withdraw` come after all else and pair with the Acquire in `is_done`: a
@@ -220,10 +221,6 @@ impl<W: Work, O: Owner + ?Sized + 'static, L: OwnerRef<O, W::Output>> Job<W, O, 
         let (position, is_over) = (AtomicPosition::default(), AtomicBool::new(false));
         let stage = Mutex::new(Stage::Waiting(work));
         Arc::new(Job { owner, position, is_over, stage, of: PhantomData })
-    }
-
-    pub(crate) fn owner_ref(&self) -> &L {
-        &self.owner
     }
 
     /// Takes the work back out of a job that its owner could not take in. Returns `None` if the job has left `Waiting`.
@@ -273,11 +270,8 @@ where
 {
     fn run(&self, owner: &O, place: &mut dyn Place) -> Ran {
         let mut stage = lock(&self.stage);
-        if !matches!(*stage, Stage::Waiting(_)) {
-            return Ran::Not;
-        }
-        if !place.is_due() {
-            return Ran::Later; // JOB-6
+        if !matches!(*stage, Stage::Waiting(_)) || !place.is_due() {
+            return Ran::Not; // JOB-6
         }
         let Some(work) = stage.leave_waiting(Stage::Running(None)) else { return Ran::Not };
         drop(stage);
@@ -293,7 +287,7 @@ where
             match (ran, work) {
                 (Ok(mut next), Some(mut work)) if !is_cancelled => {
                     if let (Some(deadline), Some(plan)) = (moved, work.plan()) {
-                        plan.move_to(*deadline);
+                        plan.due = *deadline;
                         next.due = *deadline;
                     }
                     *stage = Stage::Waiting(work);
@@ -326,6 +320,10 @@ where
 
     fn position(&self) -> &AtomicPosition {
         &self.position
+    }
+
+    fn is_periodic(&self) -> bool {
+        W::IS_PERIODIC
     }
 }
 
@@ -375,10 +373,10 @@ where
             Stage::Waiting(work) => {
                 let after = owner.move_to(&self.position, deadline);
                 match (&after, work.plan()) {
-                    (Some(_), Some(plan)) => plan.move_to(deadline),
+                    (Some(_), Some(plan)) => plan.due = deadline,
                     // It is about to start, and the run after that one moves.
                     (None, Some(plan)) if owner.repeats() => {
-                        plan.move_following(deadline);
+                        plan.following = Some(deadline);
                         return true;
                     }
                     _ => {}

@@ -31,24 +31,9 @@ pub(crate) trait Work: Sized + Send + 'static {
     }
 }
 
-/// Work that runs once, and is gone then.
-pub(crate) trait OneShot: Send + 'static {
-    type Output: Send + 'static;
-    fn name(&self) -> &'static str;
-    fn call(self) -> Self::Output;
-}
-
-impl<W: OneShot> Work for W {
-    type Output = W::Output;
-
-    fn name(&self) -> &'static str {
-        OneShot::name(self)
-    }
-
-    fn run(work: &mut Option<W>, _hook: &PanicHook) -> ControlFlow<W::Output> {
-        // Only this thread has the work (JOB-1).
-        ControlFlow::Break(work.take().expect("a one-shot runs once").call())
-    }
+/// Takes out the work of a one-shot. Only the calling thread has it (JOB-1).
+fn take<W>(work: &mut Option<W>) -> W {
+    work.take().expect("a one-shot runs once")
 }
 
 /// A closure that is called once, perhaps in a span.
@@ -73,18 +58,16 @@ impl<F> Once<F> {
     }
 }
 
-impl<T: Send + 'static, F: FnOnce() -> T + Send + 'static> OneShot for Once<F> {
+impl<T: Send + 'static, F: FnOnce() -> T + Send + 'static> Work for Once<F> {
     type Output = T;
 
     fn name(&self) -> &'static str {
         type_name::<F>()
     }
 
-    fn call(self) -> T {
-        match self.span {
-            Some(span) => span.run(self.f),
-            None => (self.f)(),
-        }
+    fn run(work: &mut Option<Self>, _hook: &PanicHook) -> ControlFlow<T> {
+        let Once { f, span } = take(work);
+        ControlFlow::Break(if let Some(span) = span { span.run(f) } else { f() })
     }
 }
 
@@ -94,28 +77,30 @@ pub(crate) struct NamedOnce {
     pub(crate) task: Task,
 }
 
-impl OneShot for NamedOnce {
+impl Work for NamedOnce {
     type Output = ();
 
     fn name(&self) -> &'static str {
         self.name
     }
 
-    fn call(self) {
-        (self.task)();
+    fn run(work: &mut Option<Self>, _hook: &PanicHook) -> ControlFlow<()> {
+        (take(work).task)();
+        ControlFlow::Break(())
     }
 }
 
 /// A task of a scheduler whose executor is the layer.
-impl OneShot for DueTask {
+impl Work for DueTask {
     type Output = ();
 
     fn name(&self) -> &'static str {
         DueTask::name(self)
     }
 
-    fn call(self) {
-        self.run();
+    fn run(work: &mut Option<Self>, _hook: &PanicHook) -> ControlFlow<()> {
+        take(work).run();
+        ControlFlow::Break(())
     }
 }
 
@@ -128,25 +113,16 @@ pub(crate) struct Series<F> {
 
 /// When a series is due.
 pub(crate) struct Plan {
-    due: Instant,
+    /// When the next run is planned. A reset may move it.
+    pub(super) due: Instant,
     period: Period,
     /// The delay that the last run has chosen.
     chosen: Option<Duration>,
     /// Where a reset has moved the run after the next one.
-    following: Option<Instant>,
+    pub(super) following: Option<Instant>,
 }
 
 impl Plan {
-    /// The next run is planned for `deadline` from now on.
-    pub(super) fn move_to(&mut self, deadline: Instant) {
-        self.due = deadline;
-    }
-
-    /// The run after the next one is planned for `deadline`.
-    pub(super) fn move_following(&mut self, deadline: Instant) {
-        self.following = Some(deadline);
-    }
-
     /// Plans the next run, after one that ended at `ended`.
     pub(super) fn next(&mut self, ended: Instant) -> Next {
         self.due = match (self.following.take(), self.chosen) {

@@ -206,7 +206,7 @@ impl LoopCore {
         let ran = task.job.run(&self.shared, &mut place);
         self.shared.count_passed(); // a skipped one too, because its poster waits for room in the queue
         match ran {
-            Ran::Not | Ran::Later => return false,
+            Ran::Not => return false,
             Ran::Again if self.is_closed.get() => task.job.withdraw(), // it has dropped its loop
             Ran::Again | Ran::ForTheLastTime => {}
         }

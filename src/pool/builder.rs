@@ -7,37 +7,30 @@ use std::time::Duration;
 
 use super::scheduled::ScheduledThreadPool;
 use super::shared::Shared;
-use super::workers::{ThreadFactory, WorkerSettings};
-use crate::backpressure::PendingLimit;
 use crate::platform::impls::impl_debug;
 use crate::{BuildError, Clock, PanicHook, SystemClock, TaskPanic};
 
-/// How long threads above the core stay idle by default.
-const KEEP_ALIVE: Duration = Duration::from_secs(60);
-
-/// The settings of a [`ScheduledThreadPool`], from [`ScheduledThreadPool::builder`].
+/// The settings of a [`ScheduledThreadPool`], from [`ScheduledThreadPool::builder`]. The pool keeps them.
 #[must_use = "a builder does nothing until `build`"]
 pub struct PoolBuilder {
-    threads: usize,
-    core: Option<usize>,
-    keep_alive: Option<Duration>,
-    name: Option<String>,
-    factory: ThreadFactory,
-    policy: ShutdownPolicy,
-    clock: Arc<dyn Clock>,
-    on_panic: PanicHook,
-    max_pending: Option<usize>,
-    around: AroundRuns,
-}
-
-/// What is called before and after each run of a task.
-#[derive(Default)]
-pub(super) struct AroundRuns {
+    pub(super) threads: usize,
+    pub(super) core: Option<usize>,
+    pub(super) keep_alive: Option<Duration>,
+    pub(super) name: Option<String>,
+    pub(super) factory: ThreadFactory,
+    pub(super) policy: ShutdownPolicy,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) on_panic: PanicHook,
+    pub(super) max_pending: Option<usize>,
     pub(super) before: Option<RunHook>,
     pub(super) after: Option<RunHook>,
 }
 
-/// It gets the name of the task, and whether the run has panicked.
+/// Starts a thread that does some work.
+type ThreadFactory =
+    Box<dyn Fn(thread::Builder, Box<dyn FnOnce() + Send>) -> io::Result<()> + Send + Sync>;
+
+/// Is called before or after each run of a task, with its name, and whether the run has panicked.
 pub(super) type RunHook = Box<dyn Fn(&'static str, bool) + Send + Sync>;
 
 impl Default for PoolBuilder {
@@ -52,7 +45,8 @@ impl Default for PoolBuilder {
             clock: Arc::new(SystemClock),
             on_panic: PanicHook::default(),
             max_pending: None,
-            around: AroundRuns::default(),
+            before: None,
+            after: None,
         }
     }
 }
@@ -174,7 +168,7 @@ impl PoolBuilder {
         mut self,
         hook: impl Fn(&'static str) + Send + Sync + 'static,
     ) -> PoolBuilder {
-        self.around.before = Some(Box::new(move |name, _| hook(name)));
+        self.before = Some(Box::new(move |name, _| hook(name)));
         self
     }
 
@@ -185,7 +179,7 @@ impl PoolBuilder {
         mut self,
         hook: impl Fn(&'static str, bool) + Send + Sync + 'static,
     ) -> PoolBuilder {
-        self.around.after = Some(Box::new(hook));
+        self.after = Some(Box::new(hook));
         self
     }
 
@@ -223,18 +217,7 @@ impl PoolBuilder {
         if self.threads == 0 {
             return Err(BuildError::NoThreads);
         }
-        let all_stay = if self.keep_alive.is_some() { 0 } else { self.threads };
-        let settings = WorkerSettings {
-            limit: self.threads,
-            core: self.core.unwrap_or(all_stay).min(self.threads),
-            keep_alive: self.keep_alive.unwrap_or(KEEP_ALIVE),
-            name: self.name,
-            factory: self.factory,
-        };
-        let limit = PendingLimit::new(self.max_pending);
-        let shared =
-            Shared::new(self.clock, self.policy, settings, (self.on_panic, self.around), limit);
-        Ok(ScheduledThreadPool::from_shared(shared))
+        Ok(ScheduledThreadPool::from_shared(Shared::new(self)))
     }
 }
 

@@ -35,8 +35,6 @@ pub struct ScheduledFuture<T> {
     task: Arc<dyn Joinable<T>>,
     /// A look at the task has left a waker there.
     has_left_waker: bool,
-    /// The result has been taken.
-    is_over: bool,
 }
 
 /// A task as its future sees it.
@@ -124,24 +122,19 @@ impl<T> ResultCell<T> {
 
 impl<T> ScheduledFuture<T> {
     pub(crate) fn new(task: Arc<dyn Joinable<T>>) -> ScheduledFuture<T> {
-        ScheduledFuture { task, has_left_waker: false, is_over: false }
+        ScheduledFuture { task, has_left_waker: false }
     }
 
     /// Takes the result. If there is none yet, leaves the waker with the task.
     fn look(&mut self, waker: &Waker) -> Option<Result<T, JoinError>> {
-        if self.is_over {
-            return None;
-        }
         let result = self.task.result().take(waker);
-        self.is_over = result.is_some();
-        self.has_left_waker = !self.is_over;
+        self.has_left_waker = result.is_none();
         result
     }
 
     /// Returns true if the result has been taken.
-    #[cfg(feature = "futures-core")]
     pub(crate) fn is_over(&self) -> bool {
-        self.is_over
+        matches!(*self.task.result().state(), ResultState::Taken)
     }
 
     /// Waits for the result.
@@ -208,14 +201,14 @@ impl<T> ScheduledFuture<T> {
 
     /// Waits for the result. Returns the future if there is none by then, or if a wait without end would never end.
     fn wait(mut self, until: Option<Instant>) -> Result<Result<T, JoinError>, ScheduledFuture<T>> {
-        if self.is_over {
-            return Ok(Err(JoinError::Taken));
-        }
         let (sleeper, mut waiting) = (Sleeper::new(), None);
         let waker = sleeper.waker();
         loop {
             if let Some(result) = self.look(&waker) {
                 return Ok(result);
+            }
+            if self.is_over() {
+                return Ok(Err(JoinError::Taken));
             }
             match (until, &waiting) {
                 (Some(until), _) => {

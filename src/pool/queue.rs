@@ -99,8 +99,6 @@ struct State<T> {
     is_closed: bool,
     /// How many items takers have taken.
     taken: u64,
-    /// How often the lock will be taken before the next check of the invariants. Used in debug builds alone.
-    until_check: usize,
 }
 
 /// Names an item in a [`DelayedWorkQueue`], for [`remove`](DelayedWorkQueue::remove).
@@ -111,13 +109,6 @@ struct State<T> {
 pub struct Key {
     queue: u32,
     at: WheelKey,
-}
-
-/// What a caller of [`offer_noted`](DelayedWorkQueue::offer_noted) is told.
-pub(crate) struct Offered {
-    pub(crate) key: WheelKey,
-    /// The deadline of the head, if that is due and the queue has more than [`SHORT`] items.
-    pub(crate) due: Option<Instant>,
 }
 
 /// The size of the wheel, and what a bucket of it covers, in nanoseconds: sixteen seconds for all buckets
@@ -163,8 +154,7 @@ impl<T> DelayedWorkQueue<T> {
     pub fn with_clock(clock: impl Clock) -> DelayedWorkQueue<T> {
         let epoch = Epoch(clock.now());
         let wheel = Wheel::new(BUCKETS).with_granularity(GRANULARITY).starting_at(Epoch::START);
-        let (waiters, is_closed, taken, until_check) = (WaitList::new(), false, 0, 0);
-        let state = State { wheel, epoch, waiters, is_closed, taken, until_check };
+        let state = State { wheel, epoch, waiters: WaitList::new(), is_closed: false, taken: 0 };
         let number = QUEUES.fetch_add(1, Ordering::Relaxed);
         DelayedWorkQueue { clock: Box::new(clock), number, state: Mutex::new(state) }
     }
@@ -198,21 +188,22 @@ impl<T> DelayedWorkQueue<T> {
     /// ```
     #[doc(alias = "put")]
     pub fn offer(&self, deadline: Instant, item: T) -> Result<Key, T> {
-        let offered = self.offer_noted(deadline, item, None, |_| ())?;
-        Ok(Key { queue: self.number, at: offered.key })
+        let mut at = WheelKey::NONE;
+        self.offer_noted(deadline, item, None, |_, key| at = key)?;
+        Ok(Key { queue: self.number, at })
     }
 
     /// Puts an item in, as [`offer`](DelayedWorkQueue::offer) does, and calls `note` before anybody can take the item.
     /// `note` runs under the lock, so it must not be user code (QUEUE-4). `now`: what is due by then, is due at once, and is
-    /// looked for.
+    /// looked for: if the queue has more than [`SHORT`] items, no taker waits, and the head is due, its deadline is returned.
     #[inline] // without it a task of a pool costs 40 instructions more
     pub(crate) fn offer_noted(
         &self,
         deadline: Instant,
         item: T,
         now: Option<Instant>,
-        note: impl FnOnce(WheelKey),
-    ) -> Result<Offered, T> {
+        note: impl FnOnce(&Wheel<T>, WheelKey),
+    ) -> Result<Option<Instant>, T> {
         let mut state = self.lock();
         if state.is_closed {
             return Err(item);
@@ -223,13 +214,14 @@ impl<T> DelayedWorkQueue<T> {
             state.epoch.number(deadline)
         };
         let key = state.wheel.insert(tick, item);
-        note(key);
+        note(&state.wheel, key);
         let leader = state.waiters.leader_to_wake(deadline); // if the item is the head (WAKE-2)
-        let now = now.filter(|_| state.wheel.len() > SHORT);
+        // A queue for which a taker waits is not behind.
+        let now = now.filter(|_| state.wheel.len() > SHORT && state.waiters.is_empty());
         let due = now.and_then(|now| state.first_due(now));
         drop(state);
         leader.into_iter().for_each(Waker::wake);
-        Ok(Offered { key, due })
+        Ok(due)
     }
 
     /// Returns two numbers: roughly how many items are overdue (0 if the first is due after `head_by`), and how many
@@ -377,7 +369,8 @@ impl<T> DelayedWorkQueue<T> {
     /// If the first item was removed, it may have to look at all items that are due within some seconds of it.
     #[doc(alias = "peek")]
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.lock().first()
+        let mut state = self.lock();
+        state.wheel.next_expiry().map(|tick| state.epoch.instant(tick))
     }
 
     /// Returns the time until the earliest deadline, or somewhat less; zero if an item is due or there is none.
@@ -509,11 +502,7 @@ impl<T> DelayedWorkQueue<T> {
 
     /// A poisoned lock is taken too, because no user code can panic under it (QUEUE-4).
     fn lock(&self) -> MutexGuard<'_, State<T>> {
-        let mut state = lock(&self.state);
-        if cfg!(debug_assertions) {
-            state.check_now_and_then();
-        }
-        state
+        lock(&self.state)
     }
 }
 
@@ -549,11 +538,6 @@ impl<T> State<T> {
         (tick <= by).then(|| self.epoch.instant(tick))
     }
 
-    /// Returns the deadline of the first item.
-    fn first(&mut self) -> Option<Instant> {
-        self.wheel.next_expiry().map(|tick| self.epoch.instant(tick))
-    }
-
     /// Returns the deadline of the first item, or an earlier instant if it is not found soon.
     fn not_before(&mut self) -> Option<Instant> {
         self.wheel.next_expiry_within(LOOK).map(|tick| self.epoch.instant(tick))
@@ -561,19 +545,8 @@ impl<T> State<T> {
 
     fn check_invariants(&mut self) {
         self.wheel.check_invariants();
-        let first = self.first();
-        self.waiters.check_invariants(first.filter(|_| !self.is_closed));
-    }
-
-    /// Checks the queue, and then not again until the lock has been taken as often as there are entries and waiters, and at
-    /// least 256 times. So the checks cost each operation few steps, amortised.
-    fn check_now_and_then(&mut self) {
-        if self.until_check > 0 {
-            self.until_check -= 1;
-        } else if !std::thread::panicking() {
-            self.check_invariants();
-            self.until_check = (4 * self.wheel.len() + self.waiters.len()).max(256);
-        }
+        let first = self.wheel.next_expiry().filter(|_| !self.is_closed);
+        self.waiters.check_invariants(first.map(|tick| self.epoch.instant(tick)));
     }
 }
 

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use super::builder::{PoolBuilder, ShutdownPolicy};
 use super::future::ScheduledFuture;
-use super::shared::Shared;
-use super::task::{self, PoolTask, QueuedTask};
+use super::shared::{QueuedTask, Shared};
+use super::task::PoolTask;
 use crate::clock::timeline::after;
 use crate::executor::deadlock::PoolThreads;
-use crate::job::{NamedOnce, Once, Owner, Run, Series, Work};
+use crate::job::{NamedOnce, Next, Once, Owner, Series};
 use crate::platform::impls::impl_debug;
 use crate::scheduler::schedule_boxes_by_name;
 use crate::{
@@ -68,9 +68,6 @@ impl Drop for ShutdownOnDrop {
     }
 }
 
-/// A task that was accepted, with the deadline of the queue's head if the queue is long, or the work that was refused.
-type Enqueued<W> = Result<(Arc<PoolTask<W>>, Option<Instant>), (ScheduleError, W)>;
-
 impl ScheduledThreadPool {
     /// Returns a pool of at most so many threads, which start when they are needed.
     ///
@@ -125,7 +122,8 @@ impl ScheduledThreadPool {
         f: F,
     ) -> Result<(), TryScheduleError<F>> {
         let now = self.now();
-        self.enqueue(now, now, Once::in_span(f)).map(drop).map_err(Once::refused)
+        let enqueued = self.shared().enqueue(now, now, true, Once::in_span(f));
+        enqueued.map(drop).map_err(Once::refused)
     }
 
     /// Runs a task as soon as a thread is free, and returns a future of its result.
@@ -176,8 +174,8 @@ impl ScheduledThreadPool {
         f: F,
     ) -> Result<ScheduledFuture<T>, TryScheduleError<F>> {
         let now = self.now();
-        let task = self.enqueue(now, after(now, delay), Once::in_span(f)).map_err(Once::refused)?;
-        Ok(ScheduledFuture::new(task))
+        let enqueued = self.shared().enqueue(now, after(now, delay), true, Once::in_span(f));
+        Ok(ScheduledFuture::new(enqueued.map_err(Once::refused)?))
     }
 
     /// Runs a task repeatedly: run `k` is due at `initial + k * period`, however long the runs take.
@@ -271,66 +269,13 @@ impl ScheduledThreadPool {
     ) -> Result<Arc<PoolTask<Series<F>>>, TryScheduleError<F>> {
         let now = self.now();
         let due = after(now, initial);
-        self.enqueue(now, due, Series::new(name, due, period, f)?).map_err(Series::refused)
-    }
-
-    /// Brings a task to the pool. Holds the calling thread back if the pool is behind. Work that is refused comes back.
-    fn enqueue<W: Work>(
-        &self,
-        now: Instant,
-        deadline: Instant,
-        work: W,
-    ) -> Result<Arc<PoolTask<W>>, (ScheduleError, W)> {
-        let (task, head) = self.enqueue_without_waiting(now, deadline, work)?;
-        head.into_iter().for_each(|head| self.shared().hold_back(head, now));
-        Ok(task)
-    }
-
-    fn enqueue_without_waiting<W: Work>(
-        &self,
-        now: Instant,
-        deadline: Instant,
-        work: W,
-    ) -> Enqueued<W> {
-        let shared = self.shared();
-        if !shared.enter() {
-            return Err((ScheduleError::Closed, work));
-        }
-        if !shared.limit.enter() {
-            shared.leave();
-            return Err((ScheduleError::Full, work));
-        }
-        let task = task::new_task(shared, work);
-        let queued = Arc::<PoolTask<W>>::clone(&task);
-        let offered = task::offer(queued, deadline, Some(now));
-        // If a shutdown came in between, it may have searched the queue before the task was there.
-        let may_run = shared.lifecycle.may_run(W::IS_PERIODIC, deadline <= now);
-        let reason = match offered {
-            Some(_) if !may_run && W::IS_PERIODIC => {
-                task.withdraw(); // it may have run, so it was accepted
-                return Ok((task, None));
-            }
-            Some(offered) if may_run => match shared.workers.start_if_needed() {
-                Ok(()) => return Ok((task, offered.due)),
-                Err(_) => ScheduleError::NoThread,
-            },
-            _ => ScheduleError::Closed,
-        };
-        // If the work does not come back, the task has run, or its future tells what became of it.
-        let Some(work) = task.take_back() else { return Ok((task, None)) };
-        shared.remove(task.position());
-        shared.limit.leave();
-        shared.leave();
-        Err((reason, work))
-    }
-
-    fn now(&self) -> Instant {
-        self.shared().now()
+        let series = Series::new(name, due, period, f)?;
+        self.shared().enqueue(now, due, true, series).map_err(Series::refused)
     }
 
     /// Returns how many tasks wait in the queue. Tasks that run are not counted.
     pub fn pending(&self) -> usize {
-        self.shared().workers.queue.len()
+        self.shared().queue.len()
     }
 
     /// Returns what happens to waiting tasks at a shutdown.
@@ -356,8 +301,9 @@ impl ScheduledThreadPool {
     /// A task that runs continues to its end.
     #[doc(alias = "shutdownNow")]
     pub fn shutdown_now(&self) -> Vec<Unstarted> {
-        let tasks = self.shared().shutdown_now();
-        tasks.into_iter().map(|(deadline, task)| Unstarted { deadline, task }).collect()
+        let shared = self.shared();
+        let unstarted = |(deadline, task)| Unstarted { deadline, task, shared: Arc::clone(shared) };
+        shared.shutdown_now().into_iter().map(unstarted).collect()
     }
 
     /// Returns true if the pool refuses tasks because it is shut down.
@@ -367,7 +313,7 @@ impl ScheduledThreadPool {
 
     /// Returns true if the pool is shut down and all of its threads have ended.
     pub fn is_terminated(&self) -> bool {
-        self.shared().workers.is_terminated()
+        self.shared().is_terminated()
     }
 
     /// Waits until the pool has terminated, at most for the given time by the system's clock. Returns true if it has.
@@ -375,7 +321,7 @@ impl ScheduledThreadPool {
     /// Inside a task of the same pool it returns false at once, because the pool terminates after that task.
     #[doc(alias = "awaitTermination")]
     pub fn await_termination(&self, timeout: Duration) -> bool {
-        self.shared().workers.await_termination(timeout)
+        self.shared().await_termination(timeout)
     }
 }
 
@@ -388,21 +334,21 @@ impl Executor for ScheduledThreadPool {
     /// The calling thread, which is often a tick thread, is never held back.
     fn execute(&self, task: DueTask) -> Result<(), Rejected> {
         let now = self.now();
-        let enqueued = self.enqueue_without_waiting(now, now, task);
+        let enqueued = self.shared().enqueue(now, now, false, task);
         enqueued.map(drop).map_err(|(reason, task)| match reason {
             // For good, because nothing reopens a pool (S30).
             ScheduleError::Closed if self.shared().lifecycle.is_shut_now() => {
                 Rejected::for_good(task)
             }
             ScheduleError::Closed => {
-                Rejected::finishing(task, self.shared().workers.threads.has_this_thread())
+                Rejected::finishing(task, self.shared().threads.pool.has_this_thread())
             }
             _ => Rejected::new(task),
         })
     }
 
     fn threads(&self) -> Option<PoolThreads> {
-        Some(self.shared().workers.threads)
+        Some(self.shared().threads.pool)
     }
 }
 
@@ -410,7 +356,7 @@ impl Schedule for ScheduledThreadPool {
     schedule_boxes_by_name!();
 
     fn now(&self) -> Instant {
-        self.now()
+        self.shared().now()
     }
 
     fn schedule_named(
@@ -426,7 +372,7 @@ impl Schedule for ScheduledThreadPool {
                 return Ok(Cancellable::from(self.repeat(initial, period, name, task)?));
             }
         };
-        let task = self.enqueue(now, deadline, NamedOnce { name, task });
+        let task = self.shared().enqueue(now, deadline, true, NamedOnce { name, task });
         task.map(Cancellable::from).map_err(|(reason, _)| reason)
     }
 }
@@ -437,7 +383,8 @@ impl Schedule for ScheduledThreadPool {
 #[must_use = "an unstarted task that is dropped is cancelled"]
 pub struct Unstarted {
     deadline: Instant,
-    task: Arc<dyn QueuedTask>,
+    task: QueuedTask,
+    shared: Arc<Shared>,
 }
 
 impl Unstarted {
@@ -451,7 +398,7 @@ impl Unstarted {
     /// A series runs once. Its future gets [`JoinError::Cancelled`](super::JoinError::Cancelled), unless this run
     /// breaks.
     pub fn run(self) {
-        task::run_for_the_last_time(&*self.task);
+        _ = self.task.run(&self.shared, &mut |_: Next| ()); // and what waits again is dropped
     }
 }
 

@@ -1,15 +1,23 @@
-//! The state that a pool, its tasks and its threads share.
+//! The state that a pool, its tasks and its threads share, and how a task comes in.
+//!
+//! ```text
+//!   schedule ---> enqueue ---> offer ---> the queue ---> next_task ---> task::run ---> Job::run ---> the future
+//!   scheduled     here                    queue          workers        task           job           future
+//! ```
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use super::builder::{AroundRuns, ShutdownPolicy};
+use super::builder::{PoolBuilder, ShutdownPolicy};
+use super::future::ResultCell;
 use super::queue::{DelayedWorkQueue, SHORT};
-use super::task::QueuedTask;
-use super::workers::{WorkerSettings, Workers};
+use super::task::{PoolTask, Returns};
+use super::workers::Threads;
+use crate::ScheduleError;
 use crate::backpressure::{Backpressure, Flow, PendingLimit};
-use crate::{Clock, PanicHook};
+use crate::job::{Job, Owner, Position, Run, Work};
+use crate::wheel::Wheel;
 
 /// A thread that brings tasks is held back when the head of the queue is overdue by more than this, and more than
 /// [`AHEAD`] tasks are.
@@ -17,74 +25,110 @@ const LATE: Duration = Duration::from_millis(20);
 const AHEAD: u64 = SHORT as u64;
 
 pub(super) struct Shared {
-    clock: Arc<dyn Clock>,
+    pub(super) settings: PoolBuilder,
+    pub(super) queue: DelayedWorkQueue<QueuedTask>,
+    pub(super) threads: Threads,
     pub(super) lifecycle: Lifecycle,
     pub(super) limit: PendingLimit,
     pressure: Backpressure,
-    pub(super) workers: Arc<Workers>,
-    pub(super) on_panic: PanicHook,
-    pub(super) around: AroundRuns,
 }
 
+/// A task as the queue has it, without its types.
+pub(super) type QueuedTask = Arc<dyn Run<Shared>>;
+
 impl Shared {
-    pub(super) fn new(
-        clock: Arc<dyn Clock>,
-        policy: ShutdownPolicy,
-        settings: WorkerSettings,
-        (on_panic, around): (PanicHook, AroundRuns),
-        limit: PendingLimit,
-    ) -> Arc<Shared> {
-        let queue = DelayedWorkQueue::with_clock(Arc::clone(&clock));
-        let workers = Workers::new(queue, settings);
-        let (lifecycle, pressure) = (Lifecycle::new(policy), Backpressure::new(AHEAD));
-        Arc::new(Shared { clock, lifecycle, limit, pressure, workers, on_panic, around })
+    pub(super) fn new(settings: PoolBuilder) -> Arc<Shared> {
+        Arc::new(Shared {
+            queue: DelayedWorkQueue::with_clock(Arc::clone(&settings.clock)),
+            threads: Threads::new(&settings),
+            lifecycle: Lifecycle::new(settings.policy),
+            limit: PendingLimit::new(settings.max_pending),
+            pressure: Backpressure::new(AHEAD),
+            settings,
+        })
     }
 
-    #[inline]
-    pub(super) fn now(&self) -> Instant {
-        self.clock.now()
-    }
-
-    /// Counts a task in. Returns false if the pool is shut down; then the task is not counted.
-    #[inline]
-    pub(super) fn enter(&self) -> bool {
-        if self.lifecycle.is_shut() {
-            return false;
-        }
-        let is_in = self.lifecycle.enter();
-        if !is_in {
+    /// Takes a task in, or returns the reason and the work. If the pool is behind with its work and `may_wait`, holds the
+    /// calling thread back, unless that is one of the pool's own.
+    pub(super) fn enqueue<W: Work>(
+        self: &Arc<Self>,
+        now: Instant,
+        deadline: Instant,
+        may_wait: bool,
+        work: W,
+    ) -> Result<Arc<PoolTask<W>>, (ScheduleError, W)> {
+        if !self.lifecycle.enter() {
             self.leave(); // it may be the last one: it was counted
+            return Err((ScheduleError::Closed, work));
         }
-        is_in
+        if !self.limit.enter() {
+            self.leave();
+            return Err((ScheduleError::Full, work));
+        }
+        let returns = Returns { shared: Arc::clone(self), result: ResultCell::new() };
+        let task = Job::new(returns, work);
+        let queued = Arc::<PoolTask<W>>::clone(&task);
+        let offered = self.offer(queued, deadline, now);
+        // If a shutdown came in between, it may have searched the queue before the task was there.
+        let may_run = self.lifecycle.may_run(W::IS_PERIODIC, deadline <= now);
+        let reason = match offered {
+            Ok(_) if !may_run && W::IS_PERIODIC => {
+                task.withdraw(); // it may have run, so it was accepted
+                return Ok(task);
+            }
+            Ok(head) if may_run => {
+                if self.start_if_needed() {
+                    let head = head.filter(|_| may_wait);
+                    head.into_iter().for_each(|head| self.hold_back(head, now));
+                    return Ok(task);
+                }
+                ScheduleError::NoThread
+            }
+            _ => ScheduleError::Closed,
+        };
+        // If the work does not come back, the task has run, or its future tells what became of it.
+        let Some(work) = task.take_back() else { return Ok(task) };
+        self.remove(task.position());
+        self.limit.leave();
+        self.leave();
+        Err((reason, work))
+    }
+
+    /// Puts a task into the queue, and notes its key. Returns the head's deadline if the queue is long and behind, or the task
+    /// if the queue is closed.
+    pub(super) fn offer(
+        &self,
+        task: QueuedTask,
+        deadline: Instant,
+        now: Instant,
+    ) -> Result<Option<Instant>, QueuedTask> {
+        let note = |tasks: &Wheel<QueuedTask>, key| {
+            let task = tasks.get(key);
+            task.into_iter().for_each(|task| task.position().set(Position::Delayed(key)));
+        };
+        self.queue.offer_noted(deadline, task, Some(now), note)
     }
 
     /// Counts a task out. The last task of a pool that is shut down ends the threads.
     #[inline]
     pub(super) fn leave(&self) {
         if self.lifecycle.leave() {
-            self.workers.close();
+            self.close();
         }
     }
 
-    /// Holds the calling thread back if the pool is behind with its work, except on one of its own threads.
-    ///
     /// `head` is the deadline of the head of a long queue, and `now` a recent reading of the clock.
-    #[inline]
-    pub(super) fn hold_back(&self, head: Instant, now: Instant) {
-        let is_late = now.saturating_duration_since(head) > LATE;
-        if is_late && !self.workers.threads.has_this_thread() {
-            self.hold_back_by_count();
-        }
-    }
-
     #[cold]
-    fn hold_back_by_count(&self) {
-        self.pressure.hold_back(|| {
-            let now = self.now();
-            let head_by = now.checked_sub(LATE).unwrap_or(now);
-            let (overdue, passed) = self.workers.queue.overdue(now, head_by);
-            Flow { ahead: overdue as u64, passed }
-        });
+    fn hold_back(&self, head: Instant, now: Instant) {
+        let is_late = now.saturating_duration_since(head) > LATE;
+        if is_late && !self.threads.pool.has_this_thread() {
+            self.pressure.hold_back(|| {
+                let now = self.now();
+                let head_by = now.checked_sub(LATE).unwrap_or(now);
+                let (overdue, passed) = self.queue.overdue(now, head_by);
+                Flow { ahead: overdue as u64, passed }
+            });
+        }
     }
 
     pub(super) fn set_policy(&self, policy: ShutdownPolicy) {
@@ -96,31 +140,31 @@ impl Shared {
 
     /// Refuses further tasks. Tasks that wait still run, or are withdrawn, as the policy says.
     pub(super) fn shutdown(&self) {
-        let is_empty = self.lifecycle.shut();
+        let is_empty = self.lifecycle.shut(SHUT);
         self.withdraw_what_may_not_run();
         if is_empty {
-            self.workers.close();
+            self.close();
         }
     }
 
     fn withdraw_what_may_not_run(&self) {
         // If the clock panics, nothing counts as due.
-        let now = self.on_panic.catch(None, || self.now());
-        for (deadline, task) in self.workers.queue.snapshot() {
+        let now = self.hook().catch(None, || self.now());
+        for (deadline, task) in self.queue.snapshot() {
             let is_due = now.is_some_and(|now| deadline <= now);
             let is_unwanted = !self.lifecycle.may_run(task.is_periodic(), is_due);
             // If it has run in the meantime, the last reference to its result may be dropped here.
-            self.on_panic.catch(None, move || {
+            self.hook().catch(None, move || {
                 is_unwanted.then(|| task.withdraw());
             });
         }
     }
 
     /// Refuses further tasks, and starts none. Returns the tasks that waited, in order.
-    pub(super) fn shutdown_now(&self) -> Vec<(Instant, Arc<dyn QueuedTask>)> {
-        self.lifecycle.shut_now();
-        self.workers.close();
-        self.workers.queue.take_all()
+    pub(super) fn shutdown_now(&self) -> Vec<(Instant, QueuedTask)> {
+        self.lifecycle.shut(SHUT | NOW);
+        self.close();
+        self.queue.take_all()
     }
 }
 
@@ -169,13 +213,9 @@ impl Lifecycle {
         before & SHUT != 0 && before < 2 * ONE
     }
 
-    /// Shuts the pool down. Returns true if all tasks have ended.
-    fn shut(&self) -> bool {
-        self.word.fetch_or(SHUT, Ordering::SeqCst) < ONE
-    }
-
-    fn shut_now(&self) {
-        self.word.fetch_or(SHUT | NOW, Ordering::SeqCst);
+    /// Sets [`SHUT`], or [`NOW`] too. Returns true if all tasks have ended.
+    fn shut(&self, bits: u64) -> bool {
+        self.word.fetch_or(bits, Ordering::SeqCst) < ONE
     }
 
     pub(super) fn is_shut(&self) -> bool {

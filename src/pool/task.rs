@@ -14,11 +14,10 @@ use std::time::Instant;
 
 use super::builder::RunHook;
 use super::future::{JoinError, Joinable, PanicPayload, ResultCell};
-use super::queue::Offered;
-use super::shared::Shared;
+use super::shared::{QueuedTask, Shared};
 use crate::backpressure::PendingLimit;
 use crate::executor::deadlock::{Waiting, wait_for};
-use crate::job::{AtomicPosition, Due, End, Job, Next, Owner, OwnerRef, Position, Ran, Run, Work};
+use crate::job::{AtomicPosition, Due, End, Job, Next, Owner, OwnerRef, Ran, Work};
 use crate::observe::trace;
 use crate::{Cancel, Cancellable, PanicHook};
 
@@ -27,8 +26,8 @@ pub(super) type PoolTask<W> = Job<W, Shared, Returns<<W as Work>::Output>>;
 
 /// The pool of a task, and where the result goes.
 pub(super) struct Returns<T> {
-    shared: Arc<Shared>,
-    result: ResultCell<T>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) result: ResultCell<T>,
 }
 
 impl<T: Send + 'static> OwnerRef<Shared, T> for Returns<T> {
@@ -42,87 +41,46 @@ impl<T: Send + 'static> OwnerRef<Shared, T> for Returns<T> {
             End::Cancelled => Err(JoinError::Cancelled),
             End::Panicked(payload) => Err(JoinError::Panicked(PanicPayload::new(payload))),
         };
-        self.result.resolve(result, &self.shared.on_panic);
+        self.result.resolve(result, self.shared.hook());
     }
-}
-
-/// A task as the queue has it, without its types.
-pub(super) trait QueuedTask: Run<Shared> {
-    fn shared(&self) -> &Arc<Shared>;
-    fn is_periodic(&self) -> bool;
-}
-
-impl<W: Work> QueuedTask for PoolTask<W> {
-    fn shared(&self) -> &Arc<Shared> {
-        &self.owner_ref().shared
-    }
-
-    fn is_periodic(&self) -> bool {
-        W::IS_PERIODIC
-    }
-}
-
-pub(super) fn new_task<W: Work>(shared: &Arc<Shared>, work: W) -> Arc<PoolTask<W>> {
-    let (shared, result) = (Arc::clone(shared), ResultCell::new());
-    Job::new(Returns { shared, result }, work)
-}
-
-/// Puts a task into the queue, and notes its key. Returns `None` if the queue is closed.
-pub(super) fn offer(
-    task: Arc<dyn QueuedTask>,
-    deadline: Instant,
-    now: Option<Instant>,
-) -> Option<Offered> {
-    let (shared, noted) = (Arc::clone(task.shared()), Arc::clone(&task));
-    let note = |key| noted.position().set(Position::Delayed(key));
-    shared.workers.queue.offer_noted(deadline, task, now, note).ok()
 }
 
 /// Runs a task that has come out of the queue, if it still waits, and puts a series back.
-pub(super) fn run(task: Arc<dyn QueuedTask>) {
-    let shared = Arc::clone(task.shared());
+pub(super) fn run(shared: &Shared, task: QueuedTask) {
     let mut is_in = true;
     let mut put_back = |Next { due, ended }| {
         // A shutdown may have searched the queue while the task ran, so it is asked again afterwards.
         let may_repeat = || shared.lifecycle.may_repeat();
-        let offer = || offer(Arc::clone(&task), due.max(ended), Some(ended)); // not by the plan alone
-        is_in = may_repeat() && offer().is_some() && may_repeat();
+        let offer = || shared.offer(Arc::clone(&task), due.max(ended), ended); // not by the plan alone
+        is_in = may_repeat() && offer().is_ok() && may_repeat();
     };
-    if task.run(&shared, &mut put_back) == Ran::Again && !is_in {
+    if task.run(shared, &mut put_back) == Ran::Again && !is_in {
         task.withdraw();
     }
     // If nobody has taken the result, it is dropped here, with the task. The memory of the task is freed after
     // that, so `deadlock`, which knows this run by its address, does not take another task for it.
-    shared.on_panic.catch(None, || drop(task));
-}
-
-/// Runs a task if it still waits, here and for the last time.
-pub(super) fn run_for_the_last_time(task: &dyn QueuedTask) {
-    if task.run(task.shared(), &mut |_: Next| ()) == Ran::Again {
-        task.withdraw();
-    }
+    shared.hook().catch(None, || drop(task));
 }
 
 impl Owner for Shared {
     type AfterMove = ();
 
     fn now(&self) -> Instant {
-        Shared::now(self)
+        self.settings.clock.now()
     }
 
     fn hook(&self) -> &PanicHook {
-        &self.on_panic
+        &self.settings.on_panic
     }
 
     fn make_run(&self, name: &'static str, is_periodic: bool, run: &mut dyn FnMut() -> bool) {
         let call = |hook: &Option<RunHook>, panicked| {
             let hook = hook.as_ref();
-            hook.into_iter()
-                .for_each(|hook| _ = self.on_panic.catch(None, || hook(name, panicked)));
+            hook.into_iter().for_each(|hook| _ = self.hook().catch(None, || hook(name, panicked)));
         };
-        call(&self.around.before, false);
+        call(&self.settings.before, false);
         let panicked = if is_periodic { trace::in_a_root_span(run) } else { run() };
-        call(&self.around.after, panicked);
+        call(&self.settings.after, panicked);
     }
 
     fn limit(&self) -> &PendingLimit {
@@ -130,7 +88,7 @@ impl Owner for Shared {
     }
 
     fn remove(&self, position: &AtomicPosition) {
-        drop(self.workers.queue.remove_at(position.key()));
+        drop(self.queue.remove_at(position.key()));
     }
 
     fn has_ended(&self) {
@@ -138,18 +96,15 @@ impl Owner for Shared {
     }
 
     fn deadline(&self, position: &AtomicPosition) -> Option<Due> {
-        self.workers.queue.deadline_of(position.key()).map(Due::At)
+        self.queue.deadline_of(position.key()).map(Due::At)
     }
 
     fn move_to(&self, position: &AtomicPosition, deadline: Instant) -> Option<()> {
         // A shutdown that runs nothing delayed leaves what is due in the queue. That task must not become delayed again. Asked
         // under the queue's lock, so that the search of a shutdown comes before it, or finds the task where it was moved.
-        let may_move =
-            |task: &Arc<dyn QueuedTask>| self.lifecycle.may_run(task.is_periodic(), false);
-        self.workers.queue.reset_at(position.key(), deadline, may_move).then_some(())
+        let may_move = |task: &QueuedTask| self.lifecycle.may_run(task.is_periodic(), false);
+        self.queue.reset_at(position.key(), deadline, may_move).then_some(())
     }
-
-    fn has_moved(&self, (): ()) {}
 
     fn repeats(&self) -> bool {
         self.lifecycle.may_repeat()
@@ -158,7 +113,7 @@ impl Owner for Shared {
 
 impl<W: Work> Joinable<W::Output> for PoolTask<W> {
     fn result(&self) -> &ResultCell<W::Output> {
-        &self.owner_ref().result
+        &self.owner.result
     }
 
     fn cancel(&self) -> bool {
@@ -170,7 +125,7 @@ impl<W: Work> Joinable<W::Output> for PoolTask<W> {
     }
 
     fn now(&self) -> Instant {
-        self.shared().now()
+        self.owner.shared.now()
     }
 
     fn handle(self: Arc<Self>) -> Cancellable {
@@ -178,9 +133,9 @@ impl<W: Work> Joinable<W::Output> for PoolTask<W> {
     }
 
     fn begin_wait(&self) -> Result<Waiting, JoinError> {
-        let workers = &self.shared().workers;
+        let shared = &self.owner.shared;
         // The tasks of a closed queue have been handed out, and any thread may run them.
-        let by = || Some(workers.threads).filter(|_| !workers.queue.is_closed());
+        let by = || Some(shared.threads.pool).filter(|_| !shared.queue.is_closed());
         wait_for(std::ptr::from_ref(self).addr(), by).ok_or(JoinError::WouldDeadlock)
     }
 }

@@ -55,8 +55,15 @@ type Cleanup = Box<dyn FnOnce() + Send>;
 impl Cleanups {
     /// Wraps the closure of a task. Returns the closure to schedule, and the list of its clean-ups.
     pub fn of<T>(task: impl FnOnce() -> T) -> (impl FnOnce() -> T, Cleanups) {
-        let (task, cleanups) = WithCleanups::new(task);
-        (move || task.run(), cleanups)
+        let (with_end, cleanups) = Cleanups::with_end(task);
+        let run = move || {
+            let with_end = with_end; // the closure owns both in one piece
+            let WithEnd { task, end } = with_end;
+            let result = task();
+            drop(end);
+            result
+        };
+        (run, cleanups)
     }
 
     /// Wraps the closure of a series, which ends after its last run. Returns the closure to schedule, and the list of its
@@ -81,8 +88,12 @@ impl Cleanups {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn of_series<R>(series: impl FnMut() -> R) -> (impl FnMut() -> R, Cleanups) {
-        let (mut series, cleanups) = WithCleanups::new(series);
-        (move || series.run_again(), cleanups)
+        let (mut with_end, cleanups) = Cleanups::with_end(series);
+        let run = move || {
+            let with_end = &mut with_end; // the closure owns both in one piece
+            (with_end.task)()
+        };
+        (run, cleanups)
     }
 
     /// Adds a clean-up. If the task has ended, it runs here and now, and its panic is the caller's.
@@ -100,6 +111,11 @@ impl Cleanups {
         lock_std(&self.list).is_none()
     }
 
+    fn with_end<F>(task: F) -> (WithEnd<F>, Cleanups) {
+        let cleanups = Cleanups { list: Arc::new(Mutex::new(Some(Vec::new()))) };
+        (WithEnd { task, end: RunOnDrop(cleanups.clone()) }, cleanups)
+    }
+
     /// Runs all clean-ups.
     fn run(&self) {
         let list = lock_std(&self.list).take();
@@ -114,7 +130,7 @@ impl Cleanups {
 impl_debug!(Cleanups, self, has_ended: self.has_ended());
 
 /// A closure whose drop runs clean-ups.
-struct WithCleanups<F> {
+struct WithEnd<F> {
     task: F,
     /// Dropped after the task.
     end: RunOnDrop,
@@ -125,30 +141,5 @@ struct RunOnDrop(Cleanups);
 impl Drop for RunOnDrop {
     fn drop(&mut self) {
         self.0.run();
-    }
-}
-
-impl<F> WithCleanups<F> {
-    fn new(task: F) -> (WithCleanups<F>, Cleanups) {
-        let cleanups = Cleanups { list: Arc::new(Mutex::new(Some(Vec::new()))) };
-        (WithCleanups { task, end: RunOnDrop(cleanups.clone()) }, cleanups)
-    }
-
-    fn run<T>(self) -> T
-    where
-        F: FnOnce() -> T,
-    {
-        let WithCleanups { task, end } = self;
-        let result = task();
-        drop(end);
-        result
-    }
-
-    /// Borrows all of it, so the closure that calls this owns it in one piece.
-    fn run_again<R>(&mut self) -> R
-    where
-        F: FnMut() -> R,
-    {
-        (self.task)()
     }
 }

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 
 use crate::platform::impls::impl_debug;
 use crate::platform::panics::{Payload, caught, discard};
+use crate::platform::sync::lock_std;
 use crate::{Cancel, Cancellable, PanicHook};
 
 /// A set of handles that are cancelled together: those of a request, a session or a screen.
@@ -44,7 +45,7 @@ pub struct CompositeCancellable {
 struct Set {
     /// By age. A handle may run a user's code when it is asked, cancelled or dropped, so none of these happens under
     /// the lock. `prune` works on a copy of this map.
-    handles: BTreeMap<u64, Arc<Cancellable>>,
+    handles: BTreeMap<u64, Cancellable>,
     /// With this many handles, the set is pruned.
     prune_at: usize,
     is_cancelled: bool,
@@ -71,7 +72,7 @@ impl CompositeCancellable {
     }
 
     fn set(&self) -> MutexGuard<'_, Set> {
-        self.set.lock().unwrap_or_else(PoisonError::into_inner)
+        lock_std(&self.set)
     }
 
     /// Adds a handle. If the set is cancelled, the handle is cancelled at once.
@@ -85,7 +86,7 @@ impl CompositeCancellable {
             handle.cancel();
             return key;
         }
-        set.handles.insert(key.0, Arc::new(handle));
+        set.handles.insert(key.0, handle);
         let is_crowded = set.handles.len() >= set.prune_at.max(MIN_PRUNE);
         if is_crowded {
             set.prune_at = usize::MAX; // no other thread prunes in the meantime
@@ -120,9 +121,7 @@ impl CompositeCancellable {
     /// Removes a handle without cancelling it. Returns `None` if it is not in the set any more: it was removed before,
     /// the set was cancelled, or the handle's task was over and the set has dropped it.
     pub fn remove(&self, key: CompositeKey) -> Option<Cancellable> {
-        let handle = self.set().handles.remove(&key.0)?;
-        // `prune` of another thread may hold it too.
-        Some(Arc::try_unwrap(handle).unwrap_or_else(|shared| (*shared).clone()))
+        self.set().handles.remove(&key.0)
     }
 
     /// Cancels all handles in the set, the oldest first, and from now on each handle that is added. Returns how many

@@ -102,7 +102,16 @@ impl ContextAwareScheduler {
         workers: impl Fn() -> Worker + Send + Sync + 'static,
         capture: impl ContextCapture,
     ) -> ContextAwareScheduler {
-        ContextAwareScheduler { make: Arc::new(workers), context: erased(capture) }
+        let capture = Arc::new(capture);
+        let context = move || -> Scope {
+            let (context, capture) = (capture.capture(), Arc::clone(&capture));
+            Box::new(move |run| {
+                let before = capture.replace(context.clone());
+                run(); // catches the panics of the task
+                drop(capture.replace(before));
+            })
+        };
+        ContextAwareScheduler { make: Arc::new(workers), context: Arc::new(context) }
     }
 
     /// Returns a new worker.
@@ -118,19 +127,6 @@ pub(super) type Capture = Arc<dyn Fn() -> Scope + Send + Sync>;
 
 /// Calls something in a context that was captured.
 pub(super) type Scope = Box<dyn Fn(&mut dyn FnMut()) + Send>;
-
-/// Returns a [`ContextCapture`] without the type of its context.
-fn erased(capture: impl ContextCapture) -> Capture {
-    let capture = Arc::new(capture);
-    Arc::new(move || {
-        let (context, capture) = (capture.capture(), Arc::clone(&capture));
-        Box::new(move |run| {
-            let before = capture.replace(context.clone());
-            run(); // catches the panics of the task
-            drop(capture.replace(before));
-        })
-    })
-}
 
 /// Returns one context inside of another.
 pub(super) fn both(outer: Capture, inner: Capture) -> Capture {

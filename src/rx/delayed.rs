@@ -5,17 +5,17 @@
 //! a pool or a loop treats it as its policy says. What a thread does with the timer is in [`timer`](super::timer).
 //!
 //! ```text
-//!                  accepted               moved, or replaced
-//!   First ----------------------> Stored --------------------> InHand
-//!     |                              ^           stored          | |
-//!     | refused or dropped           '---------------------------' | refused or dropped
-//!     v                                                            v
-//!   the task leaves <---------- its thread finds it dropped ---- Dropped ---- its thread finds it refused: it sets another
+//!                         accepted               moved, or replaced
+//!   InHand, the first ----------------> Stored --------------------> InHand
+//!          |                              ^           stored          |  |
+//!          | refused                      '---------------------------'  | refused: its thread sets another
+//!          v                                                             '--> InHand, under another key
+//!   the task leaves <--- its thread finds, when it stores the timer, that it was dropped in the meantime
 //! ```
 //!
-//! - DELAY-1 A [`Ticket`] names one timer of one task, and its number is never used again. A task that needs another timer
-//!   gets another ticket. So a timer that comes too late, when the task has left, waits for another run or has another
-//!   timer, finds nothing.
+//! - DELAY-1 The key under which a task is in the wheel names one timer of one task, and is never used again. A task that
+//!   needs another timer is put in again. So a timer that comes too late, when the task has left, waits for another run or
+//!   has another timer, finds nothing.
 //! - DELAY-2 The deadline of a task is the one that stands here. Its timer fires no later than that, or a thread has the
 //!   timer in hand, and looks at the deadline again when it stores the timer. A timer never fires before `set_for`. If it
 //!   finds a deadline after that, only the clock can tell whether the task is due.
@@ -54,20 +54,10 @@ pub(super) struct Delayed {
     timers_keep_order: bool,
     /// Made for the first task. A worker without a delayed task needs no memory for them.
     tasks: Option<Box<Wheel<DelayedTask>>>,
-    last_number: u64,
-}
-
-/// Names a timer of a delayed task (DELAY-1).
-#[derive(Clone)]
-pub(super) struct Ticket {
-    job: Entry,
-    number: u64,
 }
 
 pub(super) struct DelayedTask {
     pub(super) job: Entry,
-    /// That of its ticket.
-    number: u64,
     deadline: Instant,
     timer: Timer,
     /// The timer does not fire earlier, by the clock of the worker. `None` if it goes by another clock.
@@ -75,20 +65,22 @@ pub(super) struct DelayedTask {
 }
 
 pub(super) enum Timer {
-    /// A thread sets the first one. If it is refused, or was dropped in the meantime (then this is true), the task does not
-    /// run.
-    First(bool),
-    /// A thread moves it, or sets another one.
-    InHand,
-    /// That thread still has it, and it was dropped in the meantime, or refused.
-    Dropped,
+    /// A thread sets it, or moves it. It may have been dropped in the meantime.
+    InHand { is_first: bool, is_dropped: bool },
     /// It is set, or there is none.
     Stored(Option<Cancellable>),
 }
 
+impl Timer {
+    /// A thread sets the first timer of a task, which may be refused. Then the task does not run.
+    pub(super) const FIRST: Timer = Timer::InHand { is_first: true, is_dropped: false };
+    const ANOTHER: Timer = Timer::InHand { is_first: false, is_dropped: false };
+}
+
 /// What a thread needs to know that sets or moves the timer of a task.
+#[derive(Clone, Copy)]
 pub(super) struct Wait {
-    pub(super) ticket: Ticket,
+    pub(super) key: WheelKey,
     pub(super) deadline: Instant,
     pub(super) set_for: Option<Instant>,
 }
@@ -111,7 +103,7 @@ impl DelayedTask {
 
 impl Delayed {
     pub(super) fn new(epoch: Epoch, timers_keep_order: bool) -> Delayed {
-        Delayed { epoch, timers_keep_order, tasks: None, last_number: 0 }
+        Delayed { epoch, timers_keep_order, tasks: None }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -123,35 +115,27 @@ impl Delayed {
         if self.timers_keep_order { Epoch::START } else { self.epoch.number(deadline) }
     }
 
-    /// Returns the task of a ticket, if it has no other ticket by now.
-    fn get_mut(&mut self, Ticket { job, number }: &Ticket) -> Option<(WheelKey, &mut DelayedTask)> {
-        let Position::Delayed(key) = job.position().get() else { return None };
-        let task = self.tasks.as_mut()?.get_mut(key)?;
-        (task.number == *number).then_some((key, task))
+    fn get_mut(&mut self, key: WheelKey) -> Option<&mut DelayedTask> {
+        self.tasks.as_mut()?.get_mut(key)
     }
 
     /// Adds a task. The caller sets its first timer, or has it [taken](Delayed::take_timer) to set another.
     pub(super) fn insert(&mut self, job: Entry, deadline: Instant, timer: Timer) -> Wait {
-        self.issue(DelayedTask { job, number: 0, deadline, timer, set_for: Some(deadline) })
+        self.file(DelayedTask { job, deadline, timer, set_for: Some(deadline) })
     }
 
-    /// Files a task under a new ticket.
-    fn issue(&mut self, mut task: DelayedTask) -> Wait {
-        self.last_number += 1;
-        task.number = self.last_number;
-        let ticket = Ticket { job: Arc::clone(&task.job), number: task.number };
-        let wait = Wait { ticket, deadline: task.deadline, set_for: task.set_for };
-        self.file(task);
-        wait
-    }
-
-    fn file(&mut self, task: DelayedTask) {
-        let (job, place) = (Arc::clone(&task.job), self.place(task.deadline));
+    /// Files a task under a new key.
+    fn file(&mut self, task: DelayedTask) -> Wait {
+        let (place, deadline, set_for) = (self.place(task.deadline), task.deadline, task.set_for);
         let tasks = self.tasks.get_or_insert_with(|| Box::new(wheel()));
-        job.position().set(Position::Delayed(tasks.insert(place, task)));
+        let key = tasks.insert(place, task);
+        if let Some(task) = tasks.get(key) {
+            task.job.position().set(Position::Delayed(key));
+        }
+        Wait { key, deadline, set_for }
     }
 
-    /// Removes a task.
+    /// Removes a task, if it is still there under this key.
     pub(super) fn remove(&mut self, key: WheelKey) -> Option<DelayedTask> {
         let task = self.tasks.as_mut()?.remove(key)?;
         task.job.position().set(Position::Gone);
@@ -168,25 +152,24 @@ impl Delayed {
         Some(self.tasks.as_ref()?.get(key)?.deadline)
     }
 
-    /// Moves the deadline of a task. Its timer has to follow (DELAY-2). Returns its ticket, or `None` if it has left.
-    pub(super) fn move_to(&mut self, key: WheelKey, deadline: Instant) -> Option<Ticket> {
+    /// Moves the deadline of a task. Its timer has to follow (DELAY-2). Returns `None` if it has left.
+    pub(super) fn move_to(&mut self, key: WheelKey, deadline: Instant) -> Option<WheelKey> {
         let place = self.place(deadline);
         let tasks = self.tasks.as_mut()?;
         tasks.reset(key, place);
-        let task = tasks.get_mut(key)?;
-        task.deadline = deadline;
-        Some(Ticket { job: Arc::clone(&task.job), number: task.number })
+        tasks.get_mut(key)?.deadline = deadline;
+        Some(key)
     }
 
     // ----- timers --------------------------------------------------------------------------
 
     /// Takes the timer in hand, if there is one. Returns `None` if the task has left, or if another thread has its timer.
-    pub(super) fn take_timer(&mut self, ticket: Ticket) -> Option<(Wait, Option<Cancellable>)> {
-        let (_, task) = self.get_mut(&ticket)?;
+    pub(super) fn take_timer(&mut self, key: WheelKey) -> Option<(Wait, Option<Cancellable>)> {
+        let task = self.get_mut(key)?;
         let Timer::Stored(timer) = &mut task.timer else { return None };
         let timer = timer.take();
-        task.timer = Timer::InHand;
-        let wait = Wait { ticket, deadline: task.deadline, set_for: task.set_for };
+        task.timer = Timer::ANOTHER;
+        let wait = Wait { key, deadline: task.deadline, set_for: task.set_for };
         task.set_for = task.set_for.min(Some(task.deadline)); // it may be moved to there at any time
         Some((wait, timer))
     }
@@ -196,53 +179,44 @@ impl Delayed {
     /// and with it a task that is to be withdrawn.
     pub(super) fn keep(
         &mut self,
-        wait: &Wait,
+        Wait { key, deadline: known, set_for }: Wait,
         timer: Cancellable,
     ) -> Result<bool, (Cancellable, Option<DelayedTask>)> {
-        let Some((key, task)) = self.get_mut(&wait.ticket) else { return Err((timer, None)) };
-        if matches!(task.timer, Timer::Dropped | Timer::First(true)) {
+        let Some(task) = self.get_mut(key) else { return Err((timer, None)) };
+        if matches!(task.timer, Timer::InHand { is_dropped: true, .. }) {
             return Err((timer, self.remove(key)));
         }
-        debug_assert!(!matches!(task.timer, Timer::Stored(_)), "a ticket has one timer (DELAY-1)");
-        (task.timer, task.set_for) = (Timer::Stored(Some(timer)), wait.set_for);
+        debug_assert!(!matches!(task.timer, Timer::Stored(_)), "a key has one timer (DELAY-1)");
+        (task.timer, task.set_for) = (Timer::Stored(Some(timer)), set_for);
         let deadline = task.deadline;
         let place = self.place(deadline);
         if let Some(tasks) = self.tasks.as_mut().filter(|tasks| tasks.deadline(key) > Some(place)) {
             tasks.reset(key, place); // from where `first_until` has put it
         }
-        Ok(deadline != wait.deadline)
+        Ok(deadline != known)
     }
 
     /// A timer was dropped without having fired. Removes its task, unless a thread has the timer in hand.
-    pub(super) fn drop_timer(&mut self, ticket: &Ticket) -> Option<DelayedTask> {
-        let (key, task) = self.get_mut(ticket)?;
-        match &mut task.timer {
-            Timer::First(is_dropped) => *is_dropped = true,
-            timer @ Timer::InHand => *timer = Timer::Dropped,
-            Timer::Dropped | Timer::Stored(_) => return self.remove(key),
+    pub(super) fn drop_timer(&mut self, key: WheelKey) -> Option<DelayedTask> {
+        match &mut self.get_mut(key)?.timer {
+            Timer::InHand { is_dropped, .. } => *is_dropped = true,
+            Timer::Stored(_) => return self.remove(key),
         }
         None
     }
 
-    /// Gives a task another ticket for another timer, which the caller has in hand (DELAY-1). That one goes by the clock of
+    /// Gives a task another key for another timer, which the caller has in hand (DELAY-1). That one goes by the clock of
     /// the worker, or by another one. Also returns the old timer, which is to be dropped with nothing locked.
-    pub(super) fn reissue(&mut self, ticket: &Ticket, is_elsewhere: bool) -> Option<(Wait, Timer)> {
-        let (key, _) = self.get_mut(ticket)?;
+    pub(super) fn reissue(&mut self, key: WheelKey, is_elsewhere: bool) -> Option<(Wait, Timer)> {
         let mut task = self.remove(key)?;
-        let timer = std::mem::replace(&mut task.timer, Timer::InHand);
+        let timer = std::mem::replace(&mut task.timer, Timer::ANOTHER);
         task.set_for = (!is_elsewhere).then_some(task.deadline);
-        Some((self.issue(task), timer))
+        Some((self.file(task), timer))
     }
 
-    /// Removes the task of a ticket.
-    pub(super) fn give_up(&mut self, ticket: &Ticket) -> Option<DelayedTask> {
-        let (key, _) = self.get_mut(ticket)?;
-        self.remove(key)
-    }
-
-    /// Removes what is due when the timer with this ticket fires. `now` is the time if the clock was asked.
-    pub(super) fn come_out(&mut self, ticket: &Ticket, now: Option<Instant>) -> Found {
-        let Some((key, task)) = self.get_mut(ticket) else { return Found::Nothing };
+    /// Removes what is due when the timer with this key fires. `now` is the time if the clock was asked.
+    pub(super) fn come_out(&mut self, key: WheelKey, now: Option<Instant>) -> Found {
+        let Some(task) = self.get_mut(key) else { return Found::Nothing };
         let (deadline, set_for) = (task.deadline, task.set_for);
         if set_for.max(now) < Some(deadline) {
             return Found::Early(set_for); // DELAY-2
@@ -264,26 +238,14 @@ impl Delayed {
                 break;
             }
             // A task may be refused as long as its first timer is being set. It comes with that, or once it is stored.
-            if !tasks.get(first).is_some_and(|task| matches!(task.timer, Timer::First(_))) {
+            let is_first =
+                |task: &DelayedTask| matches!(task.timer, Timer::InHand { is_first: true, .. });
+            if !tasks.get(first).is_some_and(is_first) {
                 return first;
             }
             tasks.reset(first, u64::MAX);
         }
         key
-    }
-
-    /// Checks that each task knows its key, in O(n).
-    #[cfg(all(test, not(loom)))]
-    fn check_invariants(&self) {
-        let tasks = self.tasks.as_ref().expect("it had a task");
-        tasks.check_invariants();
-        for (_, task) in tasks.iter() {
-            let Position::Delayed(key) = task.job.position().get() else { panic!("it has no key") };
-            assert!(
-                tasks.get(key).is_some_and(|it| Arc::ptr_eq(&it.job, &task.job)),
-                "its own key"
-            );
-        }
     }
 }
 
@@ -296,6 +258,23 @@ mod tests {
     use super::super::serial::SerialQueue;
     use super::*;
     use crate::job::{Job, Once};
+
+    impl Delayed {
+        /// Checks that each task knows its key, in O(n).
+        fn check_invariants(&self) {
+            let tasks = self.tasks.as_ref().expect("it had a task");
+            tasks.check_invariants();
+            for (_, task) in tasks.iter() {
+                let Position::Delayed(key) = task.job.position().get() else {
+                    panic!("it has no key")
+                };
+                assert!(
+                    tasks.get(key).is_some_and(|it| Arc::ptr_eq(&it.job, &task.job)),
+                    "its own key"
+                );
+            }
+        }
+    }
 
     /// Returns a task that is only moved about.
     fn task() -> Entry {
@@ -325,22 +304,22 @@ mod tests {
     #[test]
     fn a_timer_of_an_earlier_wait_finds_nothing() {
         let ((mut delayed, start), job) = (delayed(), task());
-        let wait = delayed.insert(Arc::clone(&job), start, Timer::First(false));
+        let wait = delayed.insert(Arc::clone(&job), start, Timer::FIRST);
         let first = timer();
-        assert!(matches!(delayed.keep(&wait, first.clone()), Ok(false)));
-        let came = delayed.give_up(&wait.ticket).expect("in it").into_timer();
+        assert!(matches!(delayed.keep(wait, first.clone()), Ok(false)));
+        let came = delayed.remove(wait.key).expect("in it").into_timer();
         assert!(!first.is_cancelled());
         came.expect("its timer").cancel();
         assert!(first.is_cancelled(), "the same one");
         let is_unwanted = |kept| matches!(kept, Err((_, None)));
-        assert!(is_unwanted(delayed.keep(&wait, timer())), "it has come");
-        let again = delayed.insert(Arc::clone(&job), start, Timer::First(false));
-        assert!(is_unwanted(delayed.keep(&wait, timer())), "it waits again");
-        assert!(matches!(delayed.come_out(&wait.ticket, None), Found::Nothing));
-        assert!(matches!(delayed.keep(&again, timer()), Ok(false)));
+        assert!(is_unwanted(delayed.keep(wait, timer())), "it has come");
+        let again = delayed.insert(Arc::clone(&job), start, Timer::FIRST);
+        assert!(is_unwanted(delayed.keep(wait, timer())), "it waits again");
+        assert!(matches!(delayed.come_out(wait.key, None), Found::Nothing));
+        assert!(matches!(delayed.keep(again, timer()), Ok(false)));
         assert_eq!(delayed.len(), 1);
         delayed.check_invariants();
-        assert!(delayed.give_up(&again.ticket).is_some_and(|task| task.into_timer().is_some()));
+        assert!(delayed.remove(again.key).is_some_and(|task| task.into_timer().is_some()));
         assert!(job.position().get() == Position::Gone && delayed.take_all().next().is_none());
     }
 
@@ -348,17 +327,16 @@ mod tests {
     fn tasks_come_in_order_once_their_timers_are_accepted() {
         let (mut delayed, start) = delayed();
         let at = |ms| start + Duration::from_millis(ms);
-        let waits: Vec<_> = (0..100_000_u64)
-            .map(|n| delayed.insert(task(), at(n % 7), Timer::First(false)))
-            .collect();
+        let waits: Vec<_> =
+            (0..100_000_u64).map(|n| delayed.insert(task(), at(n % 7), Timer::FIRST)).collect();
         for wait in waits.iter().skip(1) {
-            assert!(matches!(delayed.keep(wait, timer()), Ok(false)));
+            assert!(matches!(delayed.keep(*wait, timer()), Ok(false)));
         }
         delayed.check_invariants();
         // Due no later than the second task that waits for 1 ms.
         let mut come_until = |until: &Wait| {
             let mut came = Vec::new();
-            while let Found::Due { task, is_own } = delayed.come_out(&until.ticket, None) {
+            while let Found::Due { task, is_own } = delayed.come_out(until.key, None) {
                 came.push(task.deadline);
                 if is_own {
                     break;
@@ -374,7 +352,7 @@ mod tests {
         );
         assert!(came.is_sorted() && came.last() == Some(&at(1)));
         assert_eq!(come_until(&waits[0]).len(), 1, "its own timer brings it");
-        waits[15..].iter().for_each(|wait| _ = delayed.give_up(&wait.ticket));
+        waits[15..].iter().for_each(|wait| _ = delayed.remove(wait.key));
         assert_eq!(delayed.len(), 10);
         delayed.check_invariants();
     }

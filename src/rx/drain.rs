@@ -38,7 +38,7 @@ use std::time::{Duration, Instant};
 
 use super::delayed::Entry;
 use super::serial::SerialQueue;
-use super::timer::{Timers, after, cancel_timer};
+use super::timer::{RunOrDrop, Timers, after, cancel_timer};
 use super::worker::TaskQueue;
 use crate::job::{Next, Ran};
 use crate::platform::sync::{Mutex, MutexGuard, Ordering, local, lock};
@@ -105,16 +105,16 @@ pub(super) fn with_a_drain<R>(act: impl FnOnce() -> R) -> R {
     with_state(ThreadState { drains: 1, ..ThreadState::default() }, act)
 }
 
-/// The right to run the tasks of a queue. If it is dropped before it has run, it is handed over again (DRAIN-1).
+/// The right to run the tasks of a queue. If an executor drops it, it is handed over again (DRAIN-1).
 pub(super) struct Drain {
-    queue: Option<Arc<SerialQueue>>,
+    queue: Arc<SerialQueue>,
     /// Since when it holds the call that has handed it over to an inline executor (DRAIN-2).
     inline_since: Option<Instant>,
 }
 
 impl Drain {
     pub(super) fn new(queue: Arc<SerialQueue>) -> Drain {
-        Drain { queue: Some(queue), inline_since: None }
+        Drain { queue, inline_since: None }
     }
 
     /// Gives the drain to the executor. It is `None` if the queue was disposed; then nothing is left to do.
@@ -126,41 +126,43 @@ impl Drain {
         executor: Option<Arc<dyn Executor>>,
         newest: Option<Entry>,
     ) -> Option<Entry> {
-        let queue = self.queue.clone();
-        match self.offer(executor, newest) {
-            Offered::StaysHere => {
-                Drain { queue, inline_since: None }.run();
-                None
-            }
-            Offered::HasLeft(back) => back,
+        let queue = Arc::clone(&self.queue);
+        let (stays_here, back) = self.offer(executor, newest);
+        if stays_here {
+            Drain::new(queue).run();
         }
+        back
     }
 
-    fn offer(self, executor: Option<Arc<dyn Executor>>, newest: Option<Entry>) -> Offered {
-        let (Some(executor), Some(queue)) = (executor, self.queue.clone()) else {
-            return Offered::HasLeft(None);
-        };
-        let task = DueTask::new(Instant::now(), move || self.run());
+    /// Offers the drain to the executor. Returns true if the caller is to run it (DRAIN-3). Otherwise it is with the executor
+    /// or in the retry queue, or its queue has ended; then the newest task is returned.
+    fn offer(
+        self,
+        executor: Option<Arc<dyn Executor>>,
+        newest: Option<Entry>,
+    ) -> (bool, Option<Entry>) {
+        let Some(executor) = executor else { return (false, None) };
+        let queue = Arc::clone(&self.queue);
+        let drain = move |runs| if runs { self.run() } else { self.was_dropped() };
+        let drain = RunOrDrop::new(drain);
+        let task = DueTask::new(Instant::now(), move || drain.run());
         let execute = || queue.hook.catch(None, || executor.execute(task));
         let answer = with_state(ThreadState { hands_over: true, ..this_thread() }, execute);
-        let mut offered = Offered::HasLeft(None);
+        let (mut stays_here, mut back) = (false, None);
         if let Some(Err(rejected)) = answer {
             let keeps = rejected.goes_on_here() && newest.is_none();
             if keeps {
                 queue.state().is_closed = true;
                 queue.keeps_drain.store(true, Ordering::Relaxed); // or the drain would wait for another attempt
             } else if rejected.is_for_good() {
-                let back = queue.executor_is_gone(newest, rejected.is_finishing());
-                offered = Offered::HasLeft(back);
+                back = queue.executor_is_gone(newest, rejected.is_finishing());
             }
             queue.hook.catch(None, || drop(rejected));
             // An executor may have run the drain, and refuse another task in its place.
-            if keeps && !queue.keeps_drain.swap(false, Ordering::Relaxed) {
-                offered = Offered::StaysHere;
-            }
+            stays_here = keeps && !queue.keeps_drain.swap(false, Ordering::Relaxed);
         }
         queue.hook.catch(None, || drop(executor)); // this may be its last owner
-        offered
+        (stays_here, back)
     }
 
     fn run(self) {
@@ -184,44 +186,49 @@ impl Drain {
     }
 
     /// Runs the next tasks, and hands the drain over again if there are more.
-    fn run_batch(mut self) {
-        let Some(queue) = self.queue.take() else { return };
+    fn run_batch(self) {
+        let queue = self.queue;
         queue.drained_by.store(thread_number(), Ordering::Relaxed);
         queue.retries.failures.store(0, Ordering::Relaxed);
         let mut is_finishing = false;
         while queue.run_batch() {
-            let mut next = Drain::new(Arc::clone(&queue));
+            let mut inline_since = None;
             // If the executor finishes, no other thread would run the rest (DRAIN-3).
             if this_thread().is_inline && !is_finishing {
                 let now = queue.hook.catch(None, || queue.timers.now());
-                next.inline_since = self.inline_since.or(now);
-                if next
-                    .inline_since
-                    .zip(now)
-                    .is_some_and(|(since, now)| now >= after(since, LONGEST_INLINE))
-                {
-                    next.inline_since = None;
-                    return Arc::clone(&queue.retries).wait(next, Duration::ZERO);
+                inline_since = self.inline_since.or(now);
+                let until = inline_since.map(|since| after(since, LONGEST_INLINE));
+                if until.is_some_and(|until| now >= Some(until)) {
+                    return Arc::clone(&queue.retries).wait(queue, Duration::ZERO);
                 }
             }
             let executor = queue.state().executor.clone();
-            match next.offer(executor, None) {
-                Offered::StaysHere => is_finishing = true,
-                Offered::HasLeft(_) => return,
+            let next = Drain { queue: Arc::clone(&queue), inline_since };
+            is_finishing = next.offer(executor, None).0;
+            if !is_finishing {
+                return;
             }
         }
         if is_finishing && queue.timers.in_order().is_some() {
             queue.dispose(); // what is delayed would not find a thread: the tick thread is not the executor's
         }
     }
-}
 
-/// Where a drain is that was offered to an executor.
-enum Offered {
-    /// With the executor or in the retry queue, or its queue has ended. Then the newest task is returned.
-    HasLeft(Option<Entry>),
-    /// With the caller, which is to run it (DRAIN-3).
-    StaysHere,
+    fn was_dropped(self) {
+        let queue = self.queue;
+        if queue.keeps_drain.swap(false, Ordering::Relaxed) {
+            return; // DRAIN-3
+        }
+        let hook = queue.hook.clone();
+        // The executor may be unwinding, and the clock may panic too.
+        hook.catch(None, || {
+            if queue.has_more() {
+                let retries = Arc::clone(&queue.retries);
+                retries.failures.fetch_add(1, Ordering::Relaxed);
+                retries.wait(queue, retries.pause());
+            }
+        });
+    }
 }
 
 impl SerialQueue {
@@ -234,15 +241,12 @@ impl SerialQueue {
             let mut wait = None;
             let mut place = |next: Next| wait = self.put_back(&job, next);
             if job.run(self, &mut place) == Ran::Again {
-                match wait {
-                    Some(wait) => {
-                        let ticket = wait.ticket.clone();
-                        if self.hook.catch(None, || self.set_timer(wait)) != Some(Ok(())) {
-                            self.withdraw(&ticket);
-                        }
+                if let Some(wait) = wait {
+                    if self.hook.catch(None, || self.set_timer(wait)) != Some(Ok(())) {
+                        self.withdraw(wait.key);
                     }
-                    None if self.is_disposed() => _ = job.cancel(),
-                    None => {} // it is queued
+                } else if self.is_disposed() {
+                    job.cancel(); // otherwise it is queued
                 }
             }
             debug_assert_eq!(before, Some(passed()), "no other drain runs (WORKER-1)");
@@ -251,33 +255,17 @@ impl SerialQueue {
     }
 }
 
-impl Drop for Drain {
-    fn drop(&mut self) {
-        let Some(queue) = self.queue.take() else { return };
-        if queue.keeps_drain.swap(false, Ordering::Relaxed) {
-            return; // DRAIN-3
-        }
-        let hook = queue.hook.clone();
-        // The executor may be unwinding, and the clock may panic too.
-        hook.catch(None, || {
-            if queue.has_more() {
-                Arc::clone(&queue.retries).push(Drain::new(queue));
-            }
-        });
-    }
-}
-
-/// The drains that an executor has not run, of all workers of one scheduler (DRAIN-1).
+/// The queues whose drains an executor has not run, of all workers of one scheduler (DRAIN-1).
 pub(super) struct RetryQueue {
     state: Mutex<Retries>,
     /// How many attempts in a row have failed. Relaxed suffices, because it only sets the pace.
     failures: AtomicU32,
-    timers: Timers,
+    pub(super) timers: Timers,
 }
 
 #[derive(Default)]
 struct Retries {
-    drains: VecDeque<Drain>,
+    queues: VecDeque<Arc<SerialQueue>>,
     /// The number of the attempt that runs or waits for its time, 0 if there is none. Only this attempt may act.
     attempt: u64,
     last_attempt: u64,
@@ -290,18 +278,12 @@ impl RetryQueue {
         Arc::new(RetryQueue { state: Mutex::default(), failures: AtomicU32::new(0), timers })
     }
 
-    /// Adds a drain that the executor has not run.
-    fn push(self: &Arc<Self>, drain: Drain) {
-        self.failures.fetch_add(1, Ordering::Relaxed);
-        self.wait(drain, self.pause());
-    }
-
-    /// Adds a drain. If no attempt is on its way, one is made after this pause.
-    fn wait(self: &Arc<Self>, drain: Drain, pause: Duration) {
+    /// Adds a queue, with its drain. If no attempt is on its way, one is made after this pause.
+    fn wait(self: &Arc<Self>, queue: Arc<SerialQueue>, pause: Duration) {
         let mut state = lock(&self.state);
-        state.drains.push_back(drain);
+        state.queues.push_back(queue);
         if state.attempt == 0 {
-            self.schedule_next(state, pause);
+            self.schedule(state, pause, false);
         }
     }
 
@@ -310,21 +292,23 @@ impl RetryQueue {
         PAUSE * (1 << (failures / FAILURES_PER_PAUSE).min(6))
     }
 
-    fn schedule_next(self: &Arc<Self>, mut state: MutexGuard<'_, Retries>, pause: Duration) {
+    /// Sets the timer of a new attempt: one of the scheduler's own or, as the last resort, one of
+    /// [`Scheduler::global`](crate::Scheduler::global).
+    fn schedule(
+        self: &Arc<Self>,
+        mut state: MutexGuard<'_, Retries>,
+        pause: Duration,
+        is_last_resort: bool,
+    ) {
         state.last_attempt += 1;
         let number = state.last_attempt;
         state.attempt = number;
         drop(state);
-        self.schedule(number, pause, false);
-    }
-
-    /// Schedules the attempt with this number, by the scheduler's own timers or, as the last resort, by those of
-    /// [`Scheduler::global`](crate::Scheduler::global).
-    fn schedule(self: &Arc<Self>, number: u64, pause: Duration, is_last_resort: bool) {
-        let attempt = Attempt { queue: Some(Arc::clone(self)), number, is_last_resort };
+        let retries = Arc::clone(self);
+        let attempt = RunOrDrop::new(move |fires| retries.attempt(number, is_last_resort, fires));
         let set =
             |timers: &Timers| timers.schedule(after(timers.now(), pause), move || attempt.run());
-        // Timers that refuse drop the attempt, and its `Drop` turns to the last resort.
+        // Timers that refuse drop the attempt, which then turns to the last resort.
         let timer = if is_last_resort {
             Timers::of_the_global_scheduler().and_then(|global| set(&global))
         } else {
@@ -332,44 +316,37 @@ impl RetryQueue {
         };
         let Ok(timer) = timer else { return };
         let mut state = lock(&self.state);
-        if state.attempt == number && !state.drains.is_empty() {
+        if state.attempt == number && !state.queues.is_empty() {
             state.timer = Some(timer);
             return;
         }
         if state.attempt == number {
-            state.attempt = 0; // all drains have left in the meantime
+            state.attempt = 0; // all have left in the meantime
         }
         drop(state);
         cancel_timer(&PanicHook::default(), Some(timer));
     }
 
-    /// Removes the drain of a queue that was disposed.
+    /// Removes a queue that was disposed.
     pub(super) fn remove(&self, queue: &SerialQueue) {
         let mut state = lock(&self.state);
-        let is_its =
-            |drain: &Drain| drain.queue.as_deref().is_some_and(|own| std::ptr::eq(own, queue));
-        let at = state.drains.iter().position(is_its);
-        let drain = at.and_then(|at| state.drains.remove(at));
-        let timer = if state.drains.is_empty() { state.timer.take() } else { None };
+        let at = state.queues.iter().position(|own| std::ptr::eq(&raw const **own, queue));
+        let removed = at.and_then(|at| state.queues.remove(at));
+        let timer = if state.queues.is_empty() { state.timer.take() } else { None };
         if timer.is_some() {
             state.attempt = 0;
         }
-        debug_assert!(
-            state.drains.is_empty() || state.attempt != 0,
-            "drains are offered (DRAIN-1)"
-        );
         drop(state);
-        drop(drain);
+        drop(removed);
         cancel_timer(&queue.hook, timer);
     }
 
-    /// Hands over the drains that wait now, until one is not run. Returns true if there were more than may keep the
+    /// Hands over the drains of the queues that wait now, until one is not run. Returns true if there were more than may keep the
     /// calling thread busy.
     fn hand_over(&self) -> bool {
-        let count = lock(&self.state).drains.len();
+        let count = lock(&self.state).queues.len();
         for _ in 0..count.min(MAX_PER_ATTEMPT) {
-            let drain = lock(&self.state).drains.pop_front();
-            let Some(queue) = drain.and_then(|mut drain| drain.queue.take()) else { break };
+            let Some(queue) = lock(&self.state).queues.pop_front() else { break };
             let failures = self.failures.load(Ordering::Relaxed);
             if failures >= MAX_FAILURES && Arc::strong_count(&queue) == 1 {
                 queue.dispose(); // nobody else can
@@ -383,54 +360,30 @@ impl RetryQueue {
         }
         count > MAX_PER_ATTEMPT
     }
-}
-
-/// An attempt to hand over the drains of a [`RetryQueue`]. It is dropped without a run if the timers refuse it or end.
-struct Attempt {
-    queue: Option<Arc<RetryQueue>>,
-    number: u64,
-    /// It waits on the global scheduler.
-    is_last_resort: bool,
-}
-
-impl Attempt {
-    /// Returns the queue, if this is its attempt. The timer has come to its end.
-    fn take(&mut self) -> Option<Arc<RetryQueue>> {
-        let queue = self.queue.take()?;
-        let mut state = lock(&queue.state);
-        let is_its = state.attempt == self.number;
+    /// The timer of an attempt fires, or was dropped: the timers have refused it, or have ended.
+    fn attempt(self: &Arc<Self>, number: u64, is_last_resort: bool, fires: bool) {
+        let mut state = lock(&self.state);
+        let is_its = state.attempt == number;
         let timer = state.timer.take_if(|_| is_its);
         drop(state);
         drop(timer);
-        is_its.then_some(queue)
-    }
-
-    fn run(mut self) {
-        let Some(queue) = self.take() else { return };
-        let pause = if queue.hand_over() { PAUSE } else { queue.pause() };
-        let mut state = lock(&queue.state);
-        state.attempt = 0;
-        if !state.drains.is_empty() {
-            queue.schedule_next(state, pause);
+        if !is_its {
+            return; // it was cancelled
         }
-    }
-}
-
-impl Drop for Attempt {
-    fn drop(&mut self) {
-        let Some(queue) = self.take() else { return }; // it has run, or was cancelled
-        if !self.is_last_resort {
-            return queue.schedule(self.number, queue.pause(), true);
-        }
-        let mut state = lock(&queue.state);
-        if state.attempt != self.number {
-            return; // it was cancelled just now
+        let pause = if fires && self.hand_over() { PAUSE } else { self.pause() };
+        let mut state = lock(&self.state);
+        if state.attempt != number {
+            return; // all had left when `schedule` looked
         }
         state.attempt = 0;
-        let drains = std::mem::take(&mut state.drains);
+        if state.queues.is_empty() {
+            return;
+        }
+        if fires || !is_last_resort {
+            return self.schedule(state, pause, !fires);
+        }
+        let queues = std::mem::take(&mut state.queues);
         drop(state);
-        for mut drain in drains {
-            drain.queue.take().into_iter().for_each(|queue| queue.state().has_drain = false);
-        }
+        queues.into_iter().for_each(|queue| queue.state().has_drain = false);
     }
 }

@@ -40,7 +40,7 @@ use std::time::{Duration, Instant};
 use super::composite::FirstPanic;
 use super::timer::{after, cancel_timer};
 use crate::platform::panics::caught;
-use crate::platform::sync::{Mutex, lock};
+use crate::platform::sync::{Mutex, MutexGuard, lock};
 use crate::{Cancellable, PanicHook, Request, Schedule, ScheduleError, TryScheduleError};
 
 /// Writes the methods of a callable, which is a `Paced` in a field of that name.
@@ -130,8 +130,6 @@ struct Pending<T> {
     due: Instant,
     /// The latest time at which it is due, however many values replace it.
     latest: Instant,
-    /// `flush` was called for it while `f` ran.
-    is_flushed: bool,
 }
 
 /// The timer of the pending value.
@@ -156,22 +154,8 @@ struct Arming<T> {
     is_dropped: bool,
 }
 
-/// What a timer has to do when it comes.
-enum Step<T> {
-    Nothing,
-    Run(Run<T>),
-    /// Schedule itself again, as the timer with this id.
-    Again {
-        id: u64,
-        due: Instant,
-    },
-}
-
-/// A run of `f` that only the thread that has this can make (PACE-1).
-struct Run<T> {
-    f: F<T>,
-    value: T,
-}
+/// A run that only the thread that has this can make (PACE-1): the closure, and its value.
+type Run<T> = (F<T>, T);
 
 /// Drops what may be a user's. A panic in a drop is no reason for not going on (S9).
 fn discard<D>(garbage: D) {
@@ -187,28 +171,26 @@ impl<T> State<T> {
     /// Returns when the value of a call at `now` is due, and at the latest.
     fn due_of(&self, now: Instant) -> (Instant, Instant) {
         let pending = self.pending.as_ref();
-        match self.pace {
+        let (due, max_wait) = match self.pace {
             Pace::Quiet { quiet, max_wait } => {
                 let quiet_at = after(now, quiet);
                 // Calls of several threads may come in another order than their readings of the clock.
-                let pushed = pending.map_or(quiet_at, |pending| pending.due.max(quiet_at));
-                let latest = pending.map_or_else(|| after(now, max_wait), |pending| pending.latest);
-                (pushed.min(latest), latest)
+                (pending.map_or(quiet_at, |pending| pending.due.max(quiet_at)), max_wait)
             }
             Pace::Period(period) => {
                 // If a period has passed since the last run, at once.
                 let next = || self.last_run.map_or(now, |last| after(last, period));
-                let due = pending.map_or_else(next, |pending| pending.due);
-                (due, due)
+                (pending.map_or_else(next, |pending| pending.due), Duration::MAX)
             }
-        }
+        };
+        let latest = pending.map_or_else(|| after(now, max_wait), |pending| pending.latest);
+        (due.min(latest), latest)
     }
 
     /// Stores a value, and returns the one that it replaces.
     fn store(&mut self, value: T, now: Instant) -> Option<T> {
         let (due, latest) = self.due_of(now);
-        let is_flushed = self.pending.as_ref().is_some_and(|pending| pending.is_flushed);
-        let before = self.pending.replace(Pending { value, due, latest, is_flushed });
+        let before = self.pending.replace(Pending { value, due, latest });
         before.map(|pending| pending.value)
     }
 
@@ -226,22 +208,18 @@ impl<T> State<T> {
     }
 
     fn take_timer(&mut self) -> Option<Cancellable> {
-        match std::mem::replace(&mut self.timer, TimerState::None) {
-            TimerState::Set { handle, .. } => handle,
-            TimerState::None | TimerState::Come => None,
-        }
+        let timer = std::mem::replace(&mut self.timer, TimerState::None);
+        if let TimerState::Set { handle, .. } = timer { handle } else { None }
     }
 
     /// A timer was accepted for the value of a call. Its call says so, or the timer itself, whichever is first. Returns
-    /// the value that was replaced, and the handle if the timer is not needed.
-    fn accept(&mut self, id: u64, handle: Option<Cancellable>) -> (Option<T>, Option<Cancellable>) {
-        let Some(arming) = self.take_arming(id) else { return (None, handle) };
-        let replaced = self.store(arming.value, arming.called);
-        if self.has_timer() || arming.is_dropped {
-            return (replaced, handle);
+    /// the value that was replaced.
+    fn accept(&mut self, id: u64) -> Option<T> {
+        let arming = self.take_arming(id)?;
+        if !self.has_timer() && !arming.is_dropped {
+            self.timer = TimerState::Set { id, handle: None };
         }
-        self.timer = TimerState::Set { id, handle };
-        (replaced, None)
+        self.store(arming.value, arming.called)
     }
 
     /// The timer for the value of a call was refused. If another call has set one in the meantime, that one will do.
@@ -254,8 +232,7 @@ impl<T> State<T> {
         }
     }
 
-    /// A timer that was scheduled by a timer, or after a run, has a handle now. Returns the handle if the timer has come
-    /// or is not needed.
+    /// Stores the handle of a timer. Returns it if the timer has come or is not needed.
     fn keep(&mut self, id: u64, new: Cancellable) -> Option<Cancellable> {
         match &mut self.timer {
             TimerState::Set { id: set, handle } if *set == id => handle.replace(new),
@@ -263,63 +240,23 @@ impl<T> State<T> {
         }
     }
 
-    /// A timer has come.
-    fn timer_comes(&mut self, id: u64, now: Instant) -> (Step<T>, Option<Cancellable>) {
-        if !self.is_set(id) {
-            return (Step::Nothing, None);
-        }
-        let handle = self.take_timer();
-        let step = if self.f.is_none() {
-            self.timer = TimerState::Come;
-            Step::Nothing
-        } else if self.pending.as_ref().is_some_and(|pending| now < pending.due) {
-            self.set_timer()
-        } else {
-            self.start(now).map_or(Step::Nothing, Step::Run)
-        };
-        (step, handle)
-    }
-
-    /// Sets a timer for a value that has been accepted, before it is scheduled: in the meantime other calls may replace
-    /// the value, because it cannot get lost.
-    fn set_timer(&mut self) -> Step<T> {
-        let Some(Pending { due, .. }) = self.pending else { return Step::Nothing };
-        let id = self.next_id();
-        self.timer = TimerState::Set { id, handle: None };
-        Step::Again { id, due }
-    }
-
-    /// A run of `f` has started then. The next value is due a period later, unless `flush` was called for it.
+    /// A run of `f` has started then. The next value is due a period later, or at the latest when `flush` was called for it.
     fn has_started(&mut self, at: Instant) {
         self.last_run = Some(at);
         if let (Pace::Period(period), Some(pending)) = (self.pace, &mut self.pending) {
-            if !pending.is_flushed {
-                pending.due = pending.due.max(after(at, period));
-            }
+            pending.due = pending.due.max(after(at, period)).min(pending.latest);
         }
     }
 
-    /// Moves `f` and the value out for a run (PACE-1). Returns `None` if one of them is missing.
+    /// Moves `f` and the value out for a run (PACE-1). If `f` runs, the thread that runs it will see to the value.
     fn start(&mut self, now: Instant) -> Option<Run<T>> {
-        let Pending { value, .. } = self.pending.take_if(|_| self.f.is_some())?;
-        self.last_run = Some(now);
-        self.f.take().map(|f| Run { f, value })
-    }
-
-    /// A timer that was to be scheduled again was refused. Returns a run, unless another thread will see to the value:
-    /// the one that has set another timer, or the one that runs `f`.
-    fn start_without_timer(&mut self, id: u64, now: Instant) -> Option<Run<T>> {
-        if self.is_set(id) {
-            self.timer = TimerState::None; // it has no handle, because it was refused
-        }
-        if self.has_timer() || self.pending.is_none() {
-            return None;
-        }
-        let run = self.start(now);
-        if run.is_none() {
+        self.pending.as_ref()?;
+        let Some(f) = self.f.take() else {
             self.timer = TimerState::Come;
-        }
-        run
+            return None;
+        };
+        self.last_run = Some(now);
+        self.pending.take().map(|pending| (f, pending.value))
     }
 }
 
@@ -358,7 +295,7 @@ impl<T: Send + 'static> Paced<T> {
         let mut state = lock(&self.state);
         match scheduled {
             Ok(Ok(handle)) => {
-                let (replaced, unneeded) = state.accept(id, Some(handle));
+                let (replaced, unneeded) = (state.accept(id), state.keep(id, handle));
                 drop(state);
                 cancel_timer(&PanicHook::default(), unneeded);
                 discard(replaced);
@@ -388,28 +325,33 @@ impl<T: Send + 'static> Paced<T> {
         self.schedule.schedule_named(self.name, Request::At(due, Box::new(move || timer.come())))
     }
 
-    /// Does what a timer has to do. Returns a run if it is this thread's turn.
-    fn take(self: &Arc<Self>, step: Step<T>) -> Option<Run<T>> {
-        let (id, due) = match step {
-            Step::Nothing => return None,
-            Step::Run(run) => return Some(run),
-            Step::Again { id, due } => (id, due),
-        };
+    /// Sees to a value for which no timer is set: returns a run if this thread is to make one, or sets a timer.
+    ///
+    /// The timer is noted before it is scheduled: in the meantime other calls may replace the value, because it cannot get
+    /// lost.
+    fn see_to_it(self: &Arc<Self>, mut state: MutexGuard<'_, State<T>>) -> Option<Run<T>> {
+        let (id, due) = (state.next_id(), state.pending.as_ref()?.due);
+        state.timer = TimerState::Set { id, handle: None };
+        drop(state);
         if let Ok(handle) = self.schedule_timer(id, due) {
             let unneeded = lock(&self.state).keep(id, handle);
             cancel_timer(&PanicHook::default(), unneeded);
             return None;
         }
         let now = self.schedule.now();
-        lock(&self.state).start_without_timer(id, now)
+        let mut state = lock(&self.state);
+        if state.is_set(id) {
+            state.timer = TimerState::None; // it has no handle, because it was refused
+        }
+        // Otherwise the thread that has set another timer sees to the value, or the one that runs `f`.
+        if state.has_timer() { None } else { state.start(now) }
     }
 
     /// Runs `f`. If the next value became due in the meantime, sets a timer for it, so that other tasks of this thread
     /// have their turn. If the timer is refused, `f` runs again here.
-    fn run(self: &Arc<Self>, mut run: Run<T>) {
-        let mut panics = FirstPanic::default();
-        loop {
-            let Run { mut f, value } = run;
+    fn run(self: &Arc<Self>, first: Run<T>) {
+        let (mut panics, mut next) = (FirstPanic::default(), Some(first));
+        while let Some((mut f, value)) = next {
             // The thread that found the value due read the clock before it waited for the lock of the state. The run
             // starts only now, so this thread reads the clock again.
             let started = PanicHook::default().catch(None, || self.schedule.now());
@@ -417,15 +359,8 @@ impl<T: Send + 'static> Paced<T> {
             let mut state = lock(&self.state);
             state.f = Some(f);
             started.into_iter().for_each(|at| state.has_started(at));
-            let step = match state.timer {
-                TimerState::Come => state.set_timer(),
-                TimerState::None | TimerState::Set { .. } => Step::Nothing,
-            };
-            drop(state);
-            match self.take(step) {
-                Some(next) => run = next,
-                None => break,
-            }
+            let has_come = matches!(state.timer, TimerState::Come);
+            next = if has_come { self.see_to_it(state) } else { None };
         }
         panics.resume(); // to the layer that runs the task, which reports it
     }
@@ -439,8 +374,7 @@ impl<T: Send + 'static> Paced<T> {
         let handle = state.take_timer();
         let run = state.start(now);
         if let Some(pending) = &mut state.pending {
-            (pending.due, pending.is_flushed) = (now, true);
-            state.timer = TimerState::Come;
+            (pending.due, pending.latest) = (now, now); // `f` runs
         }
         drop(state);
         cancel_timer(&PanicHook::default(), handle);
@@ -483,11 +417,21 @@ impl<T: Send + 'static> Timer<T> {
         let paced = &self.paced;
         let now = paced.schedule.now();
         let mut state = lock(&paced.state);
-        let (replaced, _) = state.accept(self.id, None); // if its call has not got that far
-        let (step, handle) = state.timer_comes(self.id, now);
-        drop(state);
+        let replaced = state.accept(self.id); // if its call has not got that far
+        if !state.is_set(self.id) {
+            drop(state);
+            return discard(replaced);
+        }
+        let handle = state.take_timer();
+        let is_early = state.pending.as_ref().is_some_and(|pending| now < pending.due);
+        let run = if is_early && state.f.is_some() {
+            paced.see_to_it(state)
+        } else {
+            let run = state.start(now);
+            drop(state);
+            run
+        };
         discard((replaced, handle));
-        let run = paced.take(step);
         run.into_iter().for_each(|run| paced.run(run));
     }
 }

@@ -35,7 +35,7 @@ use crate::{Executor, PanicHook, Schedule, Scheduler, TaskPanic};
 #[derive(Clone)]
 pub struct ExecutorScheduler {
     executor: Arc<dyn Executor>,
-    timers: Timers,
+    /// It has the timers too.
     retries: Arc<RetryQueue>,
     hook: PanicHook,
     max_pending: Option<usize>,
@@ -90,8 +90,8 @@ impl ExecutorScheduler {
     }
 
     pub(super) fn with(executor: Arc<dyn Executor>, timers: Timers) -> ExecutorScheduler {
-        let (retries, hook) = (RetryQueue::new(timers.clone()), PanicHook::default());
-        ExecutorScheduler { executor, timers, retries, hook, max_pending: None }
+        let (retries, hook) = (RetryQueue::new(timers), PanicHook::default());
+        ExecutorScheduler { executor, retries, hook, max_pending: None }
     }
 
     /// Sets a hook for the workers that are made from now on. It is called with each panic of a task, of the `Drop` of
@@ -138,10 +138,9 @@ impl ExecutorScheduler {
     /// Returns a new worker. It costs an allocation, and no thread.
     #[doc(alias = "createWorker")]
     pub fn worker(&self) -> Worker {
-        let (executor, timers) = (Arc::clone(&self.executor), self.timers.clone());
-        let (limit, retries) = (PendingLimit::new(self.max_pending), Arc::clone(&self.retries));
-        let hook = self.hook.clone();
-        Worker::at(SerialQueue::new(executor, timers, hook, limit, retries))
+        let (executor, retries) = (Arc::clone(&self.executor), Arc::clone(&self.retries));
+        let limit = PendingLimit::new(self.max_pending);
+        Worker::at(SerialQueue::new(executor, self.hook.clone(), limit, retries))
     }
 }
 

@@ -5,6 +5,11 @@
 //!   due later ---> delayed ---timer------^       swapped                on the executor
 //! ```
 //!
+//! ```text
+//!   schedule_after ---> submit ---> set_timer ---> come_out ---> start_drain ---> run_batch ---> Job::run
+//!   worker              here        timer          timer         here             drain          job
+//! ```
+//!
 //! `RxJava` counts the queued tasks in an atomic number, and the call that takes it from zero to one hands the drain to
 //! the executor. Here the flag `has_drain` does that, under a lock. How the drain comes to a thread is in [`drain`].
 //!
@@ -44,7 +49,7 @@ use std::time::Instant;
 
 use crossbeam_utils::CachePadded;
 
-use super::delayed::{Delayed, DelayedTask, Entry, SMALL, Ticket, Timer, Wait};
+use super::delayed::{Delayed, DelayedTask, Entry, SMALL, Timer, Wait};
 use super::drain::{self, Drain, RetryQueue};
 use super::timer::{Timers, cancel_timer};
 use super::worker::TaskQueue;
@@ -53,6 +58,7 @@ use crate::clock::epoch::Epoch;
 use crate::job::{AtomicPosition, Due, Next, Owner, Position};
 use crate::platform::panics::caught;
 use crate::platform::sync::{Mutex, MutexGuard, Ordering, lock};
+use crate::wheel::WheelKey;
 use crate::{Executor, PanicHook, ScheduleError, Scheduler};
 
 /// With more incoming tasks than this, the threads that bring them are held back.
@@ -124,11 +130,11 @@ pub(super) struct Outgoing {
 impl SerialQueue {
     pub(super) fn new(
         executor: Arc<dyn Executor>,
-        timers: Timers,
         hook: PanicHook,
         limit: PendingLimit,
         retries: Arc<RetryQueue>,
     ) -> Arc<SerialQueue> {
+        let timers = retries.timers.clone();
         let state = State {
             incoming: VecDeque::new(),
             last_number: 0,
@@ -163,15 +169,6 @@ impl SerialQueue {
 
     // ----- into the queue ------------------------------------------------------------------
 
-    /// Locks the queue for one more task, and counts it as pending.
-    fn admit(&self) -> Result<MutexGuard<'_, State>, ScheduleError> {
-        let state = self.state();
-        if state.is_closed {
-            return Err(ScheduleError::Closed);
-        }
-        if self.limit.enter() { Ok(state) } else { Err(ScheduleError::Full) }
-    }
-
     /// Hands a drain to the executor, unless there is one (WORKER-1). Returns `newest`, the task that was just queued,
     /// if the executor turns out to be gone: see [`executor_is_gone`](SerialQueue::executor_is_gone).
     pub(super) fn start_drain(
@@ -187,25 +184,28 @@ impl SerialQueue {
         Drain::new(self.me()).hand_over(executor, newest)
     }
 
-    fn delay(&self, job: Entry, deadline: Instant) -> Result<bool, ScheduleError> {
-        let mut state = self.admit()?;
-        let wait = state.delayed.insert(job, deadline, Timer::First(false));
-        let is_too_long = self.pressure.is_over(state.incoming.len() as u64);
+    /// Takes in a task that waits for its time, and sets its timer.
+    fn delay(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        job: Entry,
+        deadline: Instant,
+    ) -> Result<(), ScheduleError> {
+        let wait = state.delayed.insert(job, deadline, Timer::FIRST);
         drop(state);
-        let ticket = wait.ticket.clone();
         match caught(|| self.set_timer(wait)) {
-            Ok(Ok(())) => Ok(is_too_long),
+            Ok(Ok(())) => Ok(()),
             Ok(Err(reason)) => {
-                let refused = self.state().delayed.give_up(&ticket);
+                let refused = self.state().delayed.remove(wait.key);
                 // Otherwise it has left: a disposal has cancelled it, or its timer has fired and was refused afterwards.
-                if refused.is_some() {
-                    self.limit.leave();
-                    return Err(reason);
+                if refused.is_none() {
+                    return Ok(());
                 }
-                Ok(is_too_long)
+                self.limit.leave();
+                Err(reason)
             }
             Err(panic) => {
-                self.withdraw(&ticket);
+                self.withdraw(wait.key);
                 resume_unwind(panic) // of a schedule from outside
             }
         }
@@ -228,7 +228,7 @@ impl SerialQueue {
             state.push(Arc::clone(job)); // the caller is the drain, and will come to it
             return None;
         }
-        Some(state.delayed.insert(Arc::clone(job), due.max(ended), Timer::First(false)))
+        Some(state.delayed.insert(Arc::clone(job), due.max(ended), Timer::FIRST))
     }
 
     // ----- out of the queue ----------------------------------------------------------------
@@ -238,7 +238,7 @@ impl SerialQueue {
         let _before; // dropped after the lock
         let mut outgoing = lock(&self.outgoing);
         _before = outgoing.running.take();
-        while self.has_next(&mut outgoing) {
+        while self.refill(&mut outgoing) {
             let entry = outgoing.tasks.pop_front()?;
             self.passed.store(self.passed.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
             outgoing.running = self.take_out(entry);
@@ -274,20 +274,19 @@ impl SerialQueue {
         let _before; // dropped after the lock
         let mut outgoing = lock(&self.outgoing);
         _before = outgoing.running.take();
-        self.has_next(&mut outgoing)
+        while self.refill(&mut outgoing) {
+            if !outgoing.tasks.front().is_some_and(is_stale) {
+                return true;
+            }
+            outgoing.tasks.pop_front();
+            self.stale.fetch_sub(1, Ordering::Relaxed);
+        }
+        false
     }
 
-    /// Brings a task that waits to the front of `outgoing`. If there is none, it ends the drain and returns false
-    /// (WORKER-1).
-    fn has_next(&self, outgoing: &mut Outgoing) -> bool {
-        loop {
-            while let Some(entry) = outgoing.tasks.front() {
-                if !is_stale(entry) {
-                    return true;
-                }
-                outgoing.tasks.pop_front();
-                self.stale.fetch_sub(1, Ordering::Relaxed);
-            }
+    /// Returns true if there are entries in `outgoing`, after a swap if need be. Otherwise the drain has ended (WORKER-1).
+    fn refill(&self, outgoing: &mut Outgoing) -> bool {
+        if outgoing.tasks.is_empty() {
             let mut state = self.state();
             if outgoing.tasks.capacity() > SMALL.max(8 * state.incoming.len()) {
                 outgoing.tasks = VecDeque::new(); // after a peak
@@ -299,16 +298,14 @@ impl SerialQueue {
             if outgoing.tasks.is_empty() {
                 state.has_drain = false;
                 self.drained_by.store(0, Ordering::Relaxed); // the next drain may run on another thread
-                return false;
             }
         }
+        !outgoing.tasks.is_empty()
     }
 
     /// Checks the invariants just after a swap. It looks at each queued task, and each is swapped once, so the cost per
     /// task is constant.
     fn check_invariants(&self, outgoing: &Outgoing, state: &State) {
-        assert!(state.has_drain, "only the drain looks for tasks (WORKER-1)");
-        assert!(state.incoming.is_empty(), "older tasks come first (WORKER-3)");
         assert!(outgoing.tasks.iter().is_sorted_by_key(|(number, _)| number), "WORKER-5");
         let found = outgoing.tasks.iter().filter(|entry| is_stale(entry)).count();
         assert_eq!(found, self.stale.load(Ordering::Relaxed), "stale entries (WORKER-5)");
@@ -393,8 +390,8 @@ fn find(tasks: &VecDeque<Queued>, number: u64) -> Option<&Entry> {
 }
 
 impl Owner for SerialQueue {
-    /// The ticket of the task whose timer has to follow.
-    type AfterMove = Option<Ticket>;
+    /// The key of the task whose timer has to follow.
+    type AfterMove = Option<WheelKey>;
 
     fn now(&self) -> Instant {
         self.timers.now()
@@ -429,33 +426,26 @@ impl Owner for SerialQueue {
         }
     }
 
-    fn move_to(&self, position: &AtomicPosition, deadline: Instant) -> Option<Option<Ticket>> {
-        let mut state = self.state();
-        let mut outgoing = None;
-        if matches!(position.get(), Position::Queued(_)) {
-            drop(state);
-            outgoing = Some(lock(&self.outgoing));
-            state = self.state();
-        }
-        match (position.get(), outgoing) {
+    fn move_to(&self, position: &AtomicPosition, deadline: Instant) -> Option<Option<WheelKey>> {
+        if let Position::Delayed(key) = position.get() {
             // If it has left, it is about to be cancelled.
-            (Position::Delayed(key), _) => state.delayed.move_to(key, deadline).map(Some),
-            // If nobody keeps the time any more, the task stays where it is.
-            (Position::Queued(number), Some(outgoing))
-                if !state.is_closed
-                    && !self.timers.in_order().is_some_and(Scheduler::is_closed) =>
-            {
-                let job = find(&outgoing.tasks, number).or_else(|| find(&state.incoming, number));
-                let job = Arc::clone(job?);
-                self.stale.fetch_add(1, Ordering::Relaxed);
-                Some(Some(state.delayed.insert(job, deadline, Timer::Stored(None)).ticket))
-            }
-            _ => None,
+            return self.state().delayed.move_to(key, deadline).map(Some);
         }
+        let outgoing = lock(&self.outgoing);
+        let mut state = self.state();
+        let Position::Queued(number) = position.get() else { return None };
+        // If nobody keeps the time any more, the task stays where it is.
+        if state.is_closed || self.timers.in_order().is_some_and(Scheduler::is_closed) {
+            return None;
+        }
+        let job = find(&outgoing.tasks, number).or_else(|| find(&state.incoming, number));
+        let job = Arc::clone(job?);
+        self.stale.fetch_add(1, Ordering::Relaxed);
+        Some(Some(state.delayed.insert(job, deadline, Timer::Stored(None)).key))
     }
 
-    fn has_moved(&self, ticket: Option<Ticket>) {
-        ticket.into_iter().for_each(|ticket| self.follow(ticket));
+    fn has_moved(&self, key: Option<WheelKey>) {
+        key.into_iter().for_each(|key| self.follow(key));
         self.sweep();
     }
 
@@ -465,29 +455,36 @@ impl Owner for SerialQueue {
 }
 
 impl TaskQueue for SerialQueue {
-    fn submit(&self, job: Entry, deadline: Option<Instant>) -> Result<bool, ScheduleError> {
+    fn submit(
+        &self,
+        job: Entry,
+        deadline: Option<Instant>,
+        may_wait: bool,
+    ) -> Result<(), ScheduleError> {
+        let mut state = self.state();
+        if state.is_closed {
+            return Err(ScheduleError::Closed);
+        }
+        if !self.limit.enter() {
+            return Err(ScheduleError::Full);
+        }
+        let is_too_long = self.pressure.is_over(state.incoming.len() as u64 + 1);
         if let Some(deadline) = deadline {
-            return self.delay(job, deadline);
+            self.delay(state, job, deadline)?;
+        } else {
+            let newest = (!state.has_drain).then(|| Arc::clone(&job));
+            state.push(job);
+            if self.start_drain(state, newest).is_some() {
+                return Err(ScheduleError::Closed);
+            }
         }
-        let mut state = self.admit()?;
-        let newest = (!state.has_drain).then(|| Arc::clone(&job));
-        state.push(job);
-        let is_too_long = self.pressure.is_over(state.incoming.len() as u64);
-        match self.start_drain(state, newest) {
-            Some(_) => Err(ScheduleError::Closed),
-            None => Ok(is_too_long),
+        if is_too_long && may_wait && drain::this_thread().drains == 0 {
+            self.pressure.hold_back(|| {
+                let ahead = self.state().incoming.len() as u64;
+                Flow { ahead, passed: self.passed.load(Ordering::Relaxed) }
+            });
         }
-    }
-
-    #[cold]
-    fn hold_back(&self) {
-        if drain::this_thread().drains > 0 {
-            return; // the executor may have no other thread
-        }
-        self.pressure.hold_back(|| {
-            let ahead = self.state().incoming.len() as u64;
-            Flow { ahead, passed: self.passed.load(Ordering::Relaxed) }
-        });
+        Ok(())
     }
 
     fn dispose(&self) {
@@ -533,14 +530,13 @@ mod tests {
         let kept = Arc::new(Mutex::new(Vec::new()));
         let keep = Arc::clone(&kept);
         let never_runs = move |task: DueTask| lock(&keep).push(task);
-        let timers = Timers::of(timers);
-        let hook = PanicHook::default();
-        let (limit, retries) = (PendingLimit::new(None), RetryQueue::new(timers.clone()));
-        let queue = SerialQueue::new(Arc::new(never_runs), timers, hook, limit, retries);
+        let (hook, limit) = (PanicHook::default(), PendingLimit::new(None));
+        let retries = RetryQueue::new(Timers::of(timers));
+        let queue = SerialQueue::new(Arc::new(never_runs), hook, limit, retries);
         let owner: Weak<dyn TaskQueue> = Weak::clone(&queue.me) as Weak<dyn TaskQueue>;
         let push = || {
             let job = Job::new(Weak::clone(&owner), Once::new(|| ()));
-            assert!(queue.submit(Arc::clone(&job) as Entry, None).is_ok());
+            assert!(queue.submit(Arc::clone(&job) as Entry, None, true).is_ok());
             job
         };
         let mut window: VecDeque<_> = (0..100).map(|_| push()).collect();

@@ -21,11 +21,12 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::thread;
 use std::time::Instant;
 
-use super::delayed::{Entry, Ticket};
+use super::delayed::Entry;
 use super::drain;
 use super::timer::BLIND_PAUSE;
 use super::worker::TaskQueue;
@@ -34,6 +35,7 @@ use crate::clock::timeline::after;
 use crate::job::{AtomicPosition, Due, Next, Owner, Position, Ran};
 use crate::platform::sync::lock_std;
 use crate::pool::DelayedWorkQueue;
+use crate::wheel::{Wheel, WheelKey};
 use crate::{Clock, PanicHook, ScheduleError, Sleeper, SystemClock};
 
 /// With more tasks than this overdue, the threads that bring them are held back, if the queue has a thread of its own.
@@ -45,8 +47,9 @@ pub(super) struct SharedQueue {
     clock: Arc<dyn Clock>,
     /// A thread of the queue's own drains, and waits for more.
     has_thread: bool,
-    /// A thread that has brought a task drains.
-    has_drain: Mutex<bool>,
+    /// A thread that has brought a task drains. The lock of `tasks` orders the looks at both. The Acquire of a thread that
+    /// begins pairs with the Release of the last one, so its tasks see what the tasks before have written.
+    has_drain: AtomicBool,
     pressure: Backpressure,
 }
 
@@ -72,15 +75,11 @@ struct Own {
 }
 
 impl SharedQueue {
-    fn new(clock: Arc<dyn Clock>, has_thread: bool) -> Arc<SharedQueue> {
+    /// Returns a queue that needs a thread of its own, or is drained by the threads that bring tasks.
+    pub(super) fn new(clock: Arc<dyn Clock>, has_thread: bool) -> Arc<SharedQueue> {
         let tasks = Arc::new(DelayedWorkQueue::with_clock(Arc::clone(&clock)));
-        let (has_drain, pressure) = (Mutex::new(false), Backpressure::new(MAX_AHEAD));
+        let (has_drain, pressure) = (AtomicBool::new(false), Backpressure::new(MAX_AHEAD));
         Arc::new(SharedQueue { tasks, clock, has_thread, has_drain, pressure })
-    }
-
-    /// Returns a queue that is drained by the threads that bring tasks.
-    pub(super) fn of_callers() -> Arc<SharedQueue> {
-        SharedQueue::new(Arc::new(SystemClock), false)
     }
 
     /// Returns a queue that a thread of its own drains.
@@ -98,10 +97,9 @@ impl SharedQueue {
 
     /// Runs all tasks on the calling thread, unless another one does so, and waits for those that are delayed.
     fn run_here(&self) {
-        let begins = || !std::mem::replace(&mut *lock_std(&self.has_drain), true);
-        while begins() {
+        while !self.has_drain.swap(true, Ordering::Acquire) {
             drain(&self.tasks, Tasks::take_unless_empty);
-            *lock_std(&self.has_drain) = false;
+            self.has_drain.store(false, Ordering::Release);
             if self.tasks.is_empty() {
                 return;
             }
@@ -142,12 +140,12 @@ impl Member {
     fn insert(&self, job: &Entry, due: Instant, now: Instant) -> Option<bool> {
         let mut own = self.own();
         let me = self.me.upgrade().filter(|_| !own.is_disposed)?;
-        let waits = |key| {
+        let waits = |_: &Wheel<Queued>, key: WheelKey| {
             job.position().set(Position::Delayed(key));
             own.waiting.insert(key.to_bits(), Arc::clone(job));
         };
         let offered = self.queue.tasks.offer_noted(due, (Arc::clone(job), me), Some(now), waits);
-        offered.ok().map(|offered| offered.due.is_some())
+        offered.ok().map(|head| head.is_some())
     }
 
     /// Runs a task that was taken out, and queues the next run of a series.
@@ -172,18 +170,10 @@ impl Member {
         }
         self.own().running = None; // the caller has the task, so nothing is dropped here
     }
-
-    /// Wakes a caller's thread that drains, because a task that it waits for may have left. A thread of the queue's own
-    /// wakes up at the old deadline, and finds that out.
-    fn wake_for_less(&self) {
-        if !self.queue.has_thread {
-            self.queue.tasks.wake_takers();
-        }
-    }
 }
 
 impl Owner for Member {
-    type AfterMove = Option<Ticket>;
+    type AfterMove = Option<WheelKey>;
 
     fn now(&self) -> Instant {
         self.queue.clock.now()
@@ -201,7 +191,11 @@ impl Owner for Member {
         let key = position.key(); // only a task that waits gets another one, and this one does not any more
         let removed = self.queue.tasks.remove_at(key);
         let entry = self.own().waiting.remove(&key.to_bits());
-        self.wake_for_less();
+        // A caller's thread that drains may wait for it. A thread of the queue's own wakes up at the old deadline, and finds
+        // that out.
+        if !self.queue.has_thread {
+            self.queue.tasks.wake_takers();
+        }
         drop((removed, entry));
     }
 
@@ -209,14 +203,12 @@ impl Owner for Member {
         self.queue.tasks.deadline_of(position.key()).map(Due::At)
     }
 
-    fn move_to(&self, position: &AtomicPosition, deadline: Instant) -> Option<Option<Ticket>> {
+    fn move_to(&self, position: &AtomicPosition, deadline: Instant) -> Option<Option<WheelKey>> {
         let own = self.own();
         // The tasks of a disposed worker are about to be cancelled.
         let moves = || self.queue.tasks.reset_at(position.key(), deadline, |_| true);
         (!own.is_disposed && moves()).then_some(None) // no task has a timer
     }
-
-    fn has_moved(&self, _ticket: Option<Ticket>) {}
 
     fn repeats(&self) -> bool {
         !self.is_disposed()
@@ -224,7 +216,12 @@ impl Owner for Member {
 }
 
 impl TaskQueue for Member {
-    fn submit(&self, job: Entry, deadline: Option<Instant>) -> Result<bool, ScheduleError> {
+    fn submit(
+        &self,
+        job: Entry,
+        deadline: Option<Instant>,
+        may_wait: bool,
+    ) -> Result<(), ScheduleError> {
         let now = self.now();
         let due = deadline.unwrap_or(now);
         if !self.limit.enter() {
@@ -234,23 +231,17 @@ impl TaskQueue for Member {
             self.limit.leave();
             return Err(ScheduleError::Closed);
         };
-        if !self.queue.has_thread {
-            self.queue.run_here();
-        }
-        Ok(is_behind)
-    }
-
-    #[cold]
-    fn hold_back(&self) {
-        // A caller that drains is never ahead of itself, and the tasks of a worker are not to wait for another one.
         let queue = &self.queue;
-        if queue.has_thread && drain::this_thread().drains == 0 {
+        if !queue.has_thread {
+            queue.run_here(); // a caller that drains is never ahead of itself
+        } else if is_behind && may_wait && drain::this_thread().drains == 0 {
             queue.pressure.hold_back(|| {
                 let now = self.now();
                 let (overdue, passed) = queue.tasks.overdue(now, now);
                 Flow { ahead: overdue as u64, passed }
             });
         }
+        Ok(())
     }
 
     fn dispose(&self) {

@@ -5,7 +5,7 @@
 //!                                       | |
 //!   the deadline moves: follow          | '---fires too early-----.
 //!        the timer moves too <----------|                         v
-//!                                       |              set_another: another timer, another ticket
+//!                                       |              set_another: another timer, another key
 //!                                       '-- it cannot move, and fires too late --^
 //! ```
 //!
@@ -21,9 +21,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::delayed::{Found, Ticket, Wait};
+use super::delayed::{Found, Wait};
 use super::serial::SerialQueue;
 pub(super) use crate::clock::timeline::after;
+use crate::wheel::WheelKey;
 use crate::{Cancellable, Inline, PanicHook, Schedule, ScheduleError, Scheduler};
 
 /// The clock of delayed tasks, and what runs their timers.
@@ -82,6 +83,26 @@ const MIN_PAUSE: Duration = Duration::from_millis(1);
 /// When it looks again if the clock has panicked. So does the thread of a shared queue.
 pub(super) const BLIND_PAUSE: Duration = Duration::from_millis(100);
 
+/// What a timer or a drain does: its closure is called once, with true when it runs, and with false when it is dropped
+/// instead.
+pub(super) struct RunOrDrop<F: FnOnce(bool)>(Option<F>);
+
+impl<F: FnOnce(bool)> RunOrDrop<F> {
+    pub(super) fn new(act: F) -> RunOrDrop<F> {
+        RunOrDrop(Some(act))
+    }
+
+    pub(super) fn run(mut self) {
+        self.0.take().into_iter().for_each(|act| act(true));
+    }
+}
+
+impl<F: FnOnce(bool)> Drop for RunOrDrop<F> {
+    fn drop(&mut self) {
+        self.0.take().into_iter().for_each(|act| act(false));
+    }
+}
+
 /// Cancels a timer that nobody needs any more. Its handle may come from outside, and panic.
 pub(super) fn cancel_timer(hook: &PanicHook, timer: Option<Cancellable>) {
     hook.catch(None, move || timer.is_some_and(|timer| timer.cancel()));
@@ -94,16 +115,24 @@ impl SerialQueue {
     }
 
     fn set_timer_on(&self, on: &Timers, at: Instant, wait: Wait) -> Result<(), ScheduleError> {
-        let timer = DelayTimer { queue: Some(self.me()), ticket: wait.ticket.clone() };
-        let handle = on.schedule(at, move || timer.fire())?;
-        if self.keep_timer(&wait, handle) {
-            self.follow(wait.ticket);
+        let (queue, key) = (self.me(), wait.key);
+        let timer = RunOrDrop::new(move |fires| {
+            if fires {
+                return queue.come_out(key, None);
+            }
+            // If the task does not wait, another timer has queued it, or a disposal is about to cancel it.
+            let task = queue.state().delayed.drop_timer(key);
+            task.into_iter().for_each(|task| task.job.withdraw());
+        });
+        let handle = on.schedule(at, move || timer.run())?;
+        if self.keep_timer(wait, handle) {
+            self.follow(wait.key);
         }
         Ok(())
     }
 
     /// Stores a timer, or cancels it if its task has left. Returns true if it has to follow the deadline (DELAY-2).
-    fn keep_timer(&self, wait: &Wait, timer: Cancellable) -> bool {
+    fn keep_timer(&self, wait: Wait, timer: Cancellable) -> bool {
         let kept = self.state().delayed.keep(wait, timer);
         kept.unwrap_or_else(|(timer, dropped)| {
             cancel_timer(&self.hook, Some(timer));
@@ -114,10 +143,10 @@ impl SerialQueue {
 
     /// Has the timer of a task follow its deadline, which was moved. If another thread has the timer in hand, that thread
     /// does so (DELAY-2).
-    pub(super) fn follow(&self, mut ticket: Ticket) {
+    pub(super) fn follow(&self, key: WheelKey) {
         loop {
-            let Some((mut wait, timer)) = self.state().delayed.take_timer(ticket) else { return };
-            let Some(timer) = timer else { return self.set_another(&wait.ticket, None, None) };
+            let Some((mut wait, timer)) = self.state().delayed.take_timer(key) else { return };
+            let Some(timer) = timer else { return self.set_another(key, None, None) };
             let Wait { deadline, set_for, .. } = wait;
             // A timer that goes by another clock cannot be moved, nor can one whose handle is from outside and panics.
             let moves = || set_for.is_some() && timer.reset_at(deadline);
@@ -126,65 +155,62 @@ impl SerialQueue {
                 _ => set_for.filter(|set_for| *set_for <= deadline), // it fires early enough
             };
             if wait.set_for.is_none() {
-                return self.set_another(&wait.ticket, Some(timer), None);
+                return self.set_another(key, Some(timer), None);
             }
-            if !self.keep_timer(&wait, timer) {
+            if !self.keep_timer(wait, timer) {
                 return;
             }
-            ticket = wait.ticket;
         }
     }
 
     /// Sets another timer for a task that was moved, or queues the task if it is due. `fired_for` is the time that the timer
     /// was set for that has just fired too early.
-    fn set_another(&self, of: &Ticket, old: Option<Cancellable>, fired_for: Option<Instant>) {
+    fn set_another(&self, of: WheelKey, old: Option<Cancellable>, fired_for: Option<Instant>) {
         let now = self.hook.catch(None, || self.timers.now());
-        // Under another ticket, the end of the old timer withdraws nothing.
+        // Under another key, the end of the old timer withdraws nothing.
         let another = self.state().delayed.reissue(of, false);
         cancel_timer(&self.hook, old);
         let Some((wait, _fired)) = another else { return };
-        let (ticket, deadline) = (wait.ticket.clone(), wait.deadline);
-        if now >= Some(deadline) {
-            return self.come_out(&ticket, now);
+        if now >= Some(wait.deadline) {
+            return self.come_out(wait.key, now);
         }
         // A schedule from outside may panic. That counts as a refusal.
         match self.hook.catch(None, || self.set_timer(wait)) {
             Some(Ok(())) => {}
             // Somebody runs a leftover.
             Some(Err(ScheduleError::Closed)) if now.is_some() && fired_for > now => {
-                self.come_out(&ticket, Some(deadline));
+                self.come_out(wait.key, Some(wait.deadline));
             }
-            _ => self.set_last_resort(&ticket, now),
+            _ => self.set_last_resort(wait.key, now),
         }
     }
 
     /// Has the global scheduler keep the time of a task whose timer was refused (DELAY-3).
     #[cold]
-    fn set_last_resort(&self, of: &Ticket, now: Option<Instant>) {
+    fn set_last_resort(&self, of: WheelKey, now: Option<Instant>) {
         let another = self.state().delayed.reissue(of, true);
         let Some((wait, _refused)) = another else { return };
         let left = now.map_or(BLIND_PAUSE, |now| wait.deadline.saturating_duration_since(now));
-        let ticket = wait.ticket.clone();
         let set = Timers::of_the_global_scheduler().and_then(|global| {
             self.set_timer_on(&global, after(global.now(), left.max(MIN_PAUSE)), wait)
         });
         if set.is_err() {
-            self.withdraw(&ticket);
+            self.withdraw(wait.key);
         }
     }
 
-    /// Ends the task of a ticket without a run.
-    pub(super) fn withdraw(&self, of: &Ticket) {
-        let task = self.state().delayed.give_up(of);
+    /// Ends the task of a timer without a run.
+    pub(super) fn withdraw(&self, of: WheelKey) {
+        let task = self.state().delayed.remove(of);
         task.into_iter().for_each(|task| task.job.withdraw());
     }
 
     /// Queues the task of a timer that fires, and before it those that are due earlier. `now` is the time if the clock was
     /// asked.
-    fn come_out(&self, ticket: &Ticket, now: Option<Instant>) {
+    fn come_out(&self, key: WheelKey, now: Option<Instant>) {
         loop {
             let mut state = self.state();
-            match state.delayed.come_out(ticket, now) {
+            match state.delayed.come_out(key, now) {
                 Found::Due { task, is_own } => {
                     state.push(Arc::clone(&task.job));
                     self.start_drain(state, None);
@@ -195,32 +221,10 @@ impl SerialQueue {
                 }
                 Found::Early(set_for) => {
                     drop(state);
-                    return self.set_another(ticket, None, set_for);
+                    return self.set_another(key, None, set_for);
                 }
                 Found::Nothing => return, // it was cancelled, or another timer has queued it
             }
         }
-    }
-}
-
-/// The timer of a delayed task. When it fires, it queues the task.
-struct DelayTimer {
-    /// `None` once it has fired.
-    queue: Option<Arc<SerialQueue>>,
-    ticket: Ticket,
-}
-
-impl DelayTimer {
-    fn fire(mut self) {
-        self.queue.take().into_iter().for_each(|queue| queue.come_out(&self.ticket, None));
-    }
-}
-
-impl Drop for DelayTimer {
-    fn drop(&mut self) {
-        let Some(queue) = self.queue.take() else { return };
-        // If it does not wait, another timer has queued it, or a disposal is about to cancel it.
-        let task = queue.state().delayed.drop_timer(&self.ticket);
-        task.into_iter().for_each(|task| task.job.withdraw());
     }
 }

@@ -1,10 +1,12 @@
 //! Workers that run their tasks on the thread that schedules them. Each has a [shared queue](super::shared_queue) for
 //! itself, without a thread.
 
+use std::sync::Arc;
+
 use super::shared_queue::SharedQueue;
 use super::worker::Worker;
-use crate::PanicHook;
 use crate::backpressure::PendingLimit;
+use crate::{PanicHook, SystemClock};
 
 /// Gives out workers that run their tasks on the caller's own thread, one after the other.
 ///
@@ -44,6 +46,7 @@ impl TrampolineScheduler {
 
     /// Returns a new worker.
     pub fn worker(&self) -> Worker {
-        Worker::at(SharedQueue::of_callers().member(PanicHook::default(), PendingLimit::new(None)))
+        let queue = SharedQueue::new(Arc::new(SystemClock), false);
+        Worker::at(queue.member(PanicHook::default(), PendingLimit::new(None)))
     }
 }

@@ -6,27 +6,29 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use super::context::{Capture, InContext, both};
-use super::delayed::{Entry, Ticket};
+use super::delayed::Entry;
 use super::scheduler::ExecutorScheduler;
 use super::timer::{Timers, after};
 use crate::job::{Job, NamedOnce, Once, Owner, Series, Work};
 use crate::platform::impls::impl_debug;
 use crate::scheduler::schedule_boxes_by_name;
+use crate::wheel::WheelKey;
 use crate::{
     Cancellable, DueTask, Executor, Period, Rejected, Repeat, RepeatingTask, Request, Schedule,
     ScheduleError, Task, TryScheduleError,
 };
 
 /// Where a worker's tasks wait: a queue of its own, a part of a shared one, or one that the caller's thread drains.
-pub(super) trait TaskQueue: Owner<AfterMove = Option<Ticket>> {
+pub(super) trait TaskQueue: Owner<AfterMove = Option<WheelKey>> {
     /// Takes in a job that waits, until a deadline if that has not come, or refuses it and leaves it alone.
-    ///
-    /// `Ok(true)` means that too many tasks are queued: the caller should [`hold_back`](TaskQueue::hold_back) its
-    /// thread.
-    fn submit(&self, job: Entry, deadline: Option<Instant>) -> Result<bool, ScheduleError>;
-
-    /// Holds the calling thread back for a while, so that the queued tasks have time to run.
-    fn hold_back(&self) {}
+    /// If too many tasks are queued, holds the calling thread back for a while, so that they have time to run, unless
+    /// another thread may wait for this one: it runs a task of a worker, or `may_wait` is false.
+    fn submit(
+        &self,
+        job: Entry,
+        deadline: Option<Instant>,
+        may_wait: bool,
+    ) -> Result<(), ScheduleError>;
 
     /// Cancels the tasks that have not started, and takes in no more.
     fn dispose(&self);
@@ -244,7 +246,7 @@ impl Worker {
         delay: Duration,
         f: F,
     ) -> Result<Cancellable, TryScheduleError<F>> {
-        self.give(self.after(delay), Once::new(f)).map_err(Once::refused)
+        self.give(self.after(delay), true, Once::new(f)).map_err(Once::refused)
     }
 
     /// Runs a task again and again, as the [`Period`] says, or gives it back in the error. A `Duration` is a period of a
@@ -285,7 +287,7 @@ impl Worker {
     ) -> Result<Cancellable, TryScheduleError<F>> {
         let deadline = self.after(initial);
         let due = deadline.unwrap_or_else(|| self.queue.now());
-        self.give(deadline, Series::new(name, due, period, f)?).map_err(Series::refused)
+        self.give(deadline, true, Series::new(name, due, period, f)?).map_err(Series::refused)
     }
 
     /// Returns the deadline of a task that is to run after `delay`, or `None` if that is zero.
@@ -293,26 +295,16 @@ impl Worker {
         (!delay.is_zero()).then(|| after(self.queue.now(), delay))
     }
 
-    /// Schedules work, and holds the calling thread back if too much is queued.
+    /// Schedules work, in the contexts of the worker.
     fn give<W: Work<Output = ()>>(
         &self,
         deadline: Option<Instant>,
+        may_wait: bool,
         work: W,
     ) -> Result<Cancellable, (ScheduleError, W)> {
-        let (handle, is_too_long) = self.give_without_wait(deadline, work)?;
-        if is_too_long {
-            self.queue.hold_back();
-        }
-        Ok(handle)
-    }
-
-    /// Like `give`, for threads that must not be held back. Also returns true if `give` would hold the thread back.
-    fn give_without_wait<W: Work<Output = ()>>(
-        &self,
-        deadline: Option<Instant>,
-        work: W,
-    ) -> Result<(Cancellable, bool), (ScheduleError, W)> {
-        let Some(context) = &self.context else { return self.submit(deadline, work) };
+        let Some(context) = &self.context else {
+            return self.submit(deadline, may_wait, work);
+        };
         if let Some(reason) = self.queue.refusal() {
             return Err((reason, work)); // before a user's code runs in vain
         }
@@ -323,25 +315,25 @@ impl Worker {
                 resume_unwind(panic)
             }
         };
-        let given = self.submit(deadline, InContext { scope, work });
+        let given = self.submit(deadline, may_wait, InContext { scope, work });
         given.map_err(|(reason, back)| (reason, back.work))
     }
 
     fn submit<W: Work<Output = ()>>(
         &self,
         deadline: Option<Instant>,
+        may_wait: bool,
         work: W,
-    ) -> Result<(Cancellable, bool), (ScheduleError, W)> {
+    ) -> Result<Cancellable, (ScheduleError, W)> {
         let job = Job::new(Weak::clone(&self.weak), work);
         let entry = Arc::clone(&job);
-        match self.queue.submit(entry, deadline) {
-            Ok(is_too_long) => Ok((Cancellable::from(job), is_too_long)),
-            Err(reason) => match job.take_back() {
-                Some(work) => Err((reason, work)),
-                // A disposal has cancelled it, or the executor has run the drain that it refused.
-                None => Ok((Cancellable::from(job), false)),
-            },
+        if let Err(reason) = self.queue.submit(entry, deadline, may_wait) {
+            if let Some(work) = job.take_back() {
+                return Err((reason, work));
+            }
+            // A disposal has cancelled it, or the executor has run the drain that it refused.
         }
+        Ok(Cancellable::from(job))
     }
 
     /// Drops a closure that was refused.
@@ -401,7 +393,7 @@ impl Schedule for Worker {
                 return Ok(self.give_series(initial, period, name, task)?);
             }
         };
-        self.give(deadline, NamedOnce { name, task }).map_err(|(reason, _)| reason)
+        self.give(deadline, true, NamedOnce { name, task }).map_err(|(reason, _)| reason)
     }
 }
 
@@ -423,7 +415,7 @@ impl Executor for Worker {
     /// returns it when it is closed. A full worker refuses it for now, and the scheduler offers the task again. The
     /// calling thread is never held back, because most often it is a tick thread.
     fn execute(&self, task: DueTask) -> Result<(), Rejected> {
-        match self.give_without_wait(None, task) {
+        match self.give(None, false, task) {
             Err((ScheduleError::Full, task)) => Err(Rejected::new(task)),
             Err((_, task)) => Err(match self.queue.finishes() {
                 Some(is_here) => Rejected::finishing(task, is_here),

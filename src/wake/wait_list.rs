@@ -93,14 +93,14 @@ impl<T: Copy + Ord + Debug> WaitList<T> {
         self.waiters.front_mut()?.state.wake_for(head)
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiters.is_empty()
+    }
+
     /// Returns the wakers of all that sleep, and marks all as awake.
     #[must_use]
     pub(crate) fn all_to_wake(&mut self) -> Vec<Waker> {
         self.waiters.iter_mut().filter_map(|waiter| waiter.state.wake()).collect()
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.waiters.len()
     }
 
     /// Asserts that one waiter leads, and WAKE-2.
