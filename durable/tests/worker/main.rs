@@ -29,6 +29,7 @@ use std::time::{Duration, Instant, SystemTime};
 use async_handlers::{
     a_panic_of_an_async_handler_is_a_failure, a_thousand_async_handlers_run_at_the_same_time,
     async_handlers_run_at_the_same_time_up_to_a_bound,
+    what_is_suspected_and_never_polled_stays_suspected,
 };
 use calls::{futures_do_what_the_calls_do, what_a_future_schedules_comes_on_time};
 use common::{PATIENCE, until};
@@ -1366,6 +1367,7 @@ on_both! {
     async_handlers_run_at_the_same_time_up_to_a_bound,
     a_thousand_async_handlers_run_at_the_same_time,
     a_panic_of_an_async_handler_is_a_failure,
+    what_is_suspected_and_never_polled_stays_suspected,
     failures_are_tried_again_and_dead_in_the_end,
     a_handler_that_never_returns_holds_up_nobody,
     what_waits_behind_a_handler_that_never_returns_runs,
