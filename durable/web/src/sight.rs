@@ -169,37 +169,22 @@ impl Sight {
 
     /// Returns timers in the order of the list, and the next page if there is one.
     pub(crate) async fn list(&self, filter: &Filter) -> Result<Answer<Vec<Timer>>> {
-        let limit = filter.limit as usize;
         let question = |timers: AsyncTimers| {
             let filter = filter.clone();
             async move { timers.list(&filter).await }
         };
         let Answer { of, missing } = self.ask(question).await?;
-        let is_in_order = of.len() == 1;
-        let mut of: Vec<Timer> = of.into_iter().flatten().collect();
-        if !is_in_order {
-            let place = |of: &Timer| (of.kind.clone(), of.wake.is_none(), of.wake, of.id, of.shard);
-            of.sort_by_cached_key(place);
-            of.truncate(limit);
-        }
-        Ok(Answer { of, missing })
+        Ok(Answer { of: filter.merged(of), missing })
     }
 
     /// Returns attempts, the newest first.
     pub(crate) async fn history(&self, filter: &HistoryFilter) -> Result<Answer<Vec<Attempt>>> {
-        let limit = filter.limit as usize;
         let question = |timers: AsyncTimers| {
             let filter = filter.clone();
             async move { timers.history(&filter).await }
         };
         let Answer { of, missing } = self.ask(question).await?;
-        let is_in_order = of.len() == 1;
-        let mut of: Vec<Attempt> = of.into_iter().flatten().collect();
-        if !is_in_order {
-            of.sort_by_key(|of| std::cmp::Reverse((of.started, of.id, of.shard)));
-            of.truncate(limit);
-        }
-        Ok(Answer { of, missing })
+        Ok(Answer { of: filter.merged(of), missing })
     }
 }
 
