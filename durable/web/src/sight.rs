@@ -117,7 +117,7 @@ impl Sight {
     pub(crate) async fn get(&self, query: &Query, kind: &str, key: &str) -> Result<Option<Timer>> {
         let (source, timers) = self.source_of(query);
         let (timers, kind, key) = (timers.clone(), kind.to_owned(), key.to_owned());
-        source.ask(async move { timers.get(&kind, &key).await }).await
+        source.ask(false, async move { timers.get(&kind, &key).await }).await
     }
 
     fn source_of(&self, query: &Query) -> (&Source, &AsyncTimers) {
@@ -134,18 +134,23 @@ impl Sight {
     }
 
     /// Asks each database, all at the same time (SIGHT-2).
-    async fn ask<T, F>(&self, question: impl Fn(AsyncTimers) -> F) -> Result<Answer<Vec<T>>>
+    async fn ask<T, F>(
+        &self,
+        is_search: bool,
+        question: impl Fn(AsyncTimers) -> F,
+    ) -> Result<Answer<Vec<T>>>
     where
         T: Send + 'static,
         F: Future<Output = tickwheel_durable::Result<T>> + Send + 'static,
     {
-        let asked = self.each.iter().map(|of| of.ask(question(of.timers.clone())));
+        let asked = self.each.iter().map(|of| of.ask(is_search, question(of.timers.clone())));
         Answer::of_all(together(asked).await)
     }
 
     /// Returns the database's time.
     pub(crate) async fn now(&self) -> Result<Answer<SystemTime>> {
-        let Answer { of, missing } = self.ask(|timers| async move { timers.now().await }).await?;
+        let Answer { of, missing } =
+            self.ask(false, |timers| async move { timers.now().await }).await?;
         Ok(Answer { of: of.into_iter().min().unwrap_or_else(SystemTime::now), missing })
     }
 
@@ -173,7 +178,7 @@ impl Sight {
             let filter = filter.clone();
             async move { timers.list(&filter).await }
         };
-        let Answer { of, missing } = self.ask(question).await?;
+        let Answer { of, missing } = self.ask(filter.key_prefix.is_some(), question).await?;
         Ok(Answer { of: filter.merged(of), missing })
     }
 
@@ -183,7 +188,7 @@ impl Sight {
             let filter = filter.clone();
             async move { timers.history(&filter).await }
         };
-        let Answer { of, missing } = self.ask(question).await?;
+        let Answer { of, missing } = self.ask(false, question).await?;
         Ok(Answer { of: filter.merged(of), missing })
     }
 }
