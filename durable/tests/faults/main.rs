@@ -18,6 +18,7 @@ mod common;
 #[path = "../common/databases.rs"]
 mod databases;
 mod delayed_messages;
+#[path = "../common/example.rs"]
 mod example;
 mod failover;
 #[cfg(target_os = "linux")]

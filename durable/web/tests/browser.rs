@@ -9,6 +9,8 @@ mod common;
 #[path = "../../tests/common/databases.rs"]
 mod databases;
 mod driver;
+#[path = "../../tests/common/example.rs"]
+mod example;
 #[path = "../../tests/common/server.rs"]
 mod server;
 
