@@ -86,7 +86,7 @@ fn timers_are_shown_in_each_state(database: &Database<'_>) {
     }
     claim(database, "fails", Some("no such address"));
     claim(database, "works", None);
-    timers.schedule(&of("waits", "waiting one", 3 * HOUR)).expect("scheduled");
+    timers.schedule(&of("waits", "waiting one", 3 * HOUR).payload("x")).expect("scheduled");
 
     let mut client = Client::new(page_of(&timers).build()); // which has counted nothing yet
     let overview = client.get("");
@@ -108,6 +108,7 @@ fn timers_are_shown_in_each_state(database: &Database<'_>) {
     assert!(client.get("?view=running&kind=works").has("running one"));
     let dead = client.get("?view=timer&kind=fails&key=dead+one");
     assert!(dead.has("seven pears") && dead.has("11 bytes of text") && dead.has("no such address"));
+    assert!(client.get("?view=timer&kind=waits&key=waiting+one").has("1 byte of text"));
     for (prefix, is_found) in [("dead", true), ("dead+one", true), ("ead", false)] {
         let found = client.get(&format!("?view=find&kind=&prefix={prefix}"));
         assert_eq!(found.has("dead one</bdi></a>"), is_found, "{prefix}: {}", found.body);
