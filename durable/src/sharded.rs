@@ -115,16 +115,19 @@ pub(crate) fn part_of(filter: &Filter, number: usize) -> Filter {
     part
 }
 
-/// Returns the first timers of the lists of all stores (HOME-4).
-pub(crate) fn merged(lists: Vec<Vec<Timer>>, limit: u32) -> Vec<Timer> {
-    let mut all: Vec<_> = lists.into_iter().flatten().collect();
-    // Those that wake never are dead, and come last.
-    all.sort_by(|a, b| {
-        let place = |timer: &Timer| (timer.wake.is_none(), timer.wake, timer.id, timer.shard);
-        a.kind.cmp(&b.kind).then_with(|| place(a).cmp(&place(b)))
-    });
-    all.truncate(limit as usize);
-    all
+impl Filter {
+    /// Makes one list of those that several stores have returned for this filter, in the order in which
+    /// [`Timers::list`](crate::Timers::list) returns it: for those who ask each of the [shards](crate::Timers::shards) by itself.
+    pub fn merged(&self, lists: impl IntoIterator<Item = Vec<Timer>>) -> Vec<Timer> {
+        let mut all: Vec<_> = lists.into_iter().flatten().collect();
+        // HOME-4. Those that wake never are dead, and come last.
+        all.sort_by(|a, b| {
+            let place = |timer: &Timer| (timer.wake.is_none(), timer.wake, timer.id, timer.shard);
+            a.kind.cmp(&b.kind).then_with(|| place(a).cmp(&place(b)))
+        });
+        all.truncate(self.limit as usize);
+        all
+    }
 }
 
 /// Returns the part of a filter of attempts that is for one of the stores (HOME-4).
@@ -136,13 +139,15 @@ pub(crate) fn part_of_history(filter: &HistoryFilter, number: usize) -> HistoryF
     part
 }
 
-/// Returns the first attempts of several lists (HOME-4).
-pub(crate) fn in_order(lists: Vec<Vec<Attempt>>, limit: u32) -> Vec<Attempt> {
-    let mut all: Vec<_> = lists.into_iter().flatten().collect();
-    let place = |of: &Attempt| (Reverse((of.started, of.id)), of.shard);
-    all.sort_by_key(place);
-    all.truncate(limit as usize);
-    all
+impl HistoryFilter {
+    /// Makes one history of those that several stores have returned for this filter, in the order in which
+    /// [`Timers::history`](crate::Timers::history) returns it: for those who ask each of the [shards](crate::Timers::shards) by itself.
+    pub fn merged(&self, lists: impl IntoIterator<Item = Vec<Attempt>>) -> Vec<Attempt> {
+        let mut all: Vec<_> = lists.into_iter().flatten().collect();
+        all.sort_by_key(|of| (Reverse((of.started, of.id)), of.shard)); // HOME-4
+        all.truncate(self.limit as usize);
+        all
+    }
 }
 
 /// Returns the paces of all stores together.
@@ -291,7 +296,7 @@ mod tests {
             let mut filter = Filter::new().limit(limit);
             let mut seen = Vec::new();
             loop {
-                let page = merged((0..3).map(|shard| on_shard(&filter, shard)).collect(), limit);
+                let page = filter.merged((0..3).map(|shard| on_shard(&filter, shard)));
                 let Some(last) = page.last() else { break };
                 filter = filter.after(last);
                 seen.extend(page);

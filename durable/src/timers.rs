@@ -11,8 +11,7 @@ use crate::error::{Error, Result};
 use crate::history::{Attempt, HistoryFilter, Pace};
 use crate::panics::caught;
 use crate::sharded::{
-    self, Place, Prepare, Prepared, ShardError, added, all, in_order, merged, part_of,
-    part_of_history,
+    self, Place, Prepare, Prepared, ShardError, added, all, part_of, part_of_history,
 };
 use crate::sight;
 use crate::store::{Connection, Existing, Purge, Purpose, Store};
@@ -494,9 +493,9 @@ impl Timers {
     ///
     /// The errors of the database.
     pub fn list(&self, filter: &Filter) -> Result<Vec<Timer>> {
-        let (filter, limit) = (filter.clone(), filter.limit);
-        let mut lists = all(self.on_each(move |store| store.list(&filter)))?;
-        Ok(if lists.len() == 1 { lists.swap_remove(0) } else { merged(lists, limit) })
+        let part = filter.clone();
+        let mut lists = all(self.on_each(move |store| store.list(&part)))?;
+        Ok(if lists.len() == 1 { lists.swap_remove(0) } else { filter.merged(lists) })
     }
 
     /// Makes a dead timer wait again, with all its attempts before it. Returns false if it is not there, or not dead.
@@ -588,14 +587,14 @@ impl Timers {
     ///
     /// The errors of the database.
     pub fn history(&self, filter: &HistoryFilter) -> Result<Vec<Attempt>> {
-        let (filter, limit) = (filter.clone(), filter.limit);
+        let whole = filter.clone();
         let lists = self.on_each(move |store| {
-            let (part, number) = (part_of_history(&filter, store.number()), store.number());
+            let (part, number) = (part_of_history(&whole, store.number()), store.number());
             let mut attempts = store.with(move |connection| connection.history(&part))?;
             attempts.iter_mut().for_each(|attempt| attempt.shard = number);
             Ok(attempts)
         });
-        Ok(in_order(all(lists)?, limit))
+        Ok(filter.merged(all(lists)?))
     }
 
     /// Counts the attempts of kinds with a [history](WorkerBuilder::history) that began within `span` before now, by kind and step of

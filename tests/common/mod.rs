@@ -161,11 +161,13 @@ pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     while !is_so() {
         let waited = start.elapsed();
         assert!(waited < PATIENCE, "it did not come about: {what}");
-        // Most conditions come true at once, and storms with many rounds wait in each of them.
+        // Most conditions come true at once, and storms with many rounds wait in each of them. The others are asked less and less
+        // often, because some of them ask a database, and other tests run beside them.
         if waited < Duration::from_millis(2) {
             thread::yield_now();
         } else {
-            thread::sleep(Duration::from_millis(1));
+            let (least, most) = (Duration::from_millis(1), Duration::from_millis(20));
+            thread::sleep((waited / 32).clamp(least, most));
         }
     }
 }

@@ -14,7 +14,6 @@ use crate::clock::micros;
 use crate::columns::{delay_micros, delay_millis};
 use crate::error::Result;
 use crate::history::{Attempt, HistoryFilter, Outcome, Pace};
-use crate::sharded::in_order;
 use crate::store::{Purge, Purged};
 
 /// How many rows are removed before the clock is read.
@@ -85,7 +84,7 @@ impl Within<'_> {
         for kind in kinds {
             lists.push(self.history_of(&kind.map_err(failed)?.unwrap_or_default(), filter)?);
         }
-        Ok(in_order(lists, filter.limit))
+        Ok(filter.merged(lists))
     }
 
     fn history_of(&self, kind: &str, filter: &HistoryFilter) -> Result<Vec<Attempt>> {

@@ -23,6 +23,13 @@ use crate::timer::{Filter, KindCounts, NewTimer, Scheduled, State, Timer, When};
 /// process, waits for so long.
 const SHORT: Duration = Duration::from_millis(4);
 
+/// What is due of a kind behind a floor. With `(wake, id) > (?3, ?4)` SQLite would walk from the first that wakes with the floor, and
+/// all may wake together.
+const BEHIND_FLOOR: &str = "SELECT id, wake, key, state, length(payload) FROM tickwheel_timers
+    WHERE kind = ?1 AND wake = ?3 AND wake <= ?2 AND id > ?4
+    UNION ALL SELECT id, wake, key, state, length(payload) FROM tickwheel_timers
+    WHERE kind = ?1 AND wake > ?3 AND wake <= ?2 ORDER BY wake, id LIMIT ?5";
+
 /// A connection for one thread, which takes the process' own for each call.
 pub(super) struct Session {
     file: Arc<File>,
@@ -465,12 +472,7 @@ impl Within<'_> {
         let excepted: HashSet<&str> = claim.except.iter().map(String::as_str).collect();
         let width = if limits.serial_by.is_some() { WINDOW } else { room };
         let (wake, id) = claim.floor.map_or((i64::MIN, 0), |(wake, id)| (millis(wake), id));
-        // With `(wake, id) > (?3, ?4)` SQLite would walk from the first that wakes with the floor, and all may wake together.
-        let sql = "SELECT id, wake, key, state, length(payload) FROM tickwheel_timers
-            WHERE kind = ?1 AND wake = ?3 AND wake <= ?2 AND id > ?4
-            UNION ALL SELECT id, wake, key, state, length(payload) FROM tickwheel_timers
-            WHERE kind = ?1 AND wake > ?3 AND wake <= ?2 ORDER BY wake, id LIMIT ?5";
-        let mut due = self.client.prepare_cached(sql).map_err(failed)?;
+        let mut due = self.client.prepare_cached(BEHIND_FLOOR).map_err(failed)?;
         let mut due =
             due.query(params![claim.kind, self.now(), wake, id, width]).map_err(failed)?;
         let (mut chosen, mut bytes, mut found, mut last) = (Vec::new(), 0, 0, None);
@@ -608,5 +610,36 @@ mod tests {
         store.file.desk().place = Place::Closed;
         assert!(session.has_changed().unwrap(), "another process may have written in the meantime");
         assert!(!session.has_changed().unwrap());
+    }
+
+    /// A claim with limits reads what it looks at, and not the whole backlog: neither what is before its floor, although all wakes
+    /// together, nor what is behind its limit, to sort it.
+    #[test]
+    fn a_claim_with_limits_does_not_read_the_backlog() {
+        let store = Sqlite::new(":memory:");
+        store.migrate().unwrap();
+        let mut session = Session::new(&store.file);
+        let put_in = "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 10 * ?1)
+            INSERT INTO tickwheel_timers (kind, key, due) SELECT 'mail', 'group/' || n, 1000 + n / (8 * ?1) FROM n";
+        session.write(|table| table.execute(put_in, [WINDOW])).unwrap();
+        let limits = Limits { serial_by: Some('/'), ..Limits::default() };
+        let mut floor = None;
+        let mut steps = vec![0];
+        // The first takes one, and those behind it wait for that.
+        for round in 0..10 {
+            let claim = Claim { floor, ..Claim::new("mail", "me").limit(9).limits(Some(limits)) };
+            let claimed = session.claim(&claim).unwrap();
+            assert_eq!((claimed.timers.len(), claimed.more), (usize::from(round == 0), true));
+            floor = claimed.reached;
+            // The steps of all claims so far.
+            let so_far = session.file.with(|client| {
+                let due = client.prepare_cached(BEHIND_FLOOR).map_err(failed)?;
+                Ok(due.get_status(rusqlite::StatementStatus::VmStep))
+            });
+            steps.push(so_far.unwrap());
+        }
+        let each: Vec<_> = steps.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        let (least, most) = (each.iter().min().unwrap(), each.iter().max().unwrap());
+        assert!(*least > 0 && *most < least * 5 / 4, "{each:?}");
     }
 }

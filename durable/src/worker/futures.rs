@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use super::runner::{Ended, end, has_started};
+use super::runner::{Ended, end, has_started, uncount};
 use super::shared::{Cause, Job, Shared};
 use crate::error::StopReason;
 use crate::failure::Failure;
@@ -123,6 +123,12 @@ impl Drop for Flight {
     fn drop(&mut self) {
         if self.started.is_none() {
             // FLIGHT-2
+            if self.job.is_suspected {
+                // This is the runtime's thread, so another one waits for the database.
+                let (timers, timer) =
+                    (Arc::clone(&self.shared.timers), Arc::clone(&self.job.timer));
+                _ = self.shared.timers.threads().submit(move || uncount(&timers, &timer));
+            }
             end(&self.shared, &self.job, Ended::NotCalled, Duration::ZERO);
             self.shared.give_up(StopReason::RuntimeGone);
         } else if self.future.is_some() {

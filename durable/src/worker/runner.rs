@@ -13,6 +13,7 @@ use crate::handler::{Run, TIME_LIMIT, Work};
 use crate::sight;
 use crate::store::{Changed, Connection, Finish, Purpose, Then, Transacted};
 use crate::timer::Timer;
+use crate::timers::Opened;
 
 /// Starts the finisher, and a handler thread for each kind. The others are started when they are needed.
 pub(super) fn start(shared: &Arc<Shared>) -> Result<()> {
@@ -120,10 +121,7 @@ fn begin_one(shared: &Shared, job: &Job, is_written: bool) -> Option<Duration> {
             // It was not started after all. If another worker has it by now, this changes nothing.
             drop(state);
             if job.is_suspected {
-                // A start that did not happen does not count. If that cannot be written, it does.
-                let uncounted = [(job.timer.run(), job.timer.attempts.saturating_sub(1))];
-                let uncount = |connection: &mut dyn Connection| connection.start_all(&uncounted);
-                _ = shared.timers.lend(Purpose::Worker, uncount);
+                uncount(&shared.timers, &job.timer);
             }
             give_back(shared, job);
         } else {
@@ -196,6 +194,12 @@ fn write_starts(shared: &Shared, mut jobs: Vec<Job>) -> Vec<Job> {
     }
     jobs.iter().for_each(|job| give_back(shared, job));
     Vec::new()
+}
+
+/// A start that was written and did not happen does not count. If that cannot be written, it does.
+pub(super) fn uncount(timers: &Arc<Opened>, timer: &Timer) {
+    let uncounted = [(timer.run(), timer.attempts.saturating_sub(1))];
+    _ = timers.lend(Purpose::Worker, |connection| connection.start_all(&uncounted));
 }
 
 /// Gives back a job that is not started. A suspected one is forgotten, so the next worker suspects it too (ATTEMPT-4).
@@ -346,14 +350,14 @@ pub(super) fn end(shared: &Shared, job: &Job, ended: Ended, took: Duration) {
     };
     shared.causes.remove(&Cause::Limit(fence));
     let mut state = shared.state();
-    let line = &mut state.lines[job.kind];
-    line.average = Some(line.average.map_or(took, |average| (average * 7 + took) / 8));
+    if !matches!(ended, Ended::Lost | Ended::NotCalled) {
+        let line = &mut state.lines[job.kind];
+        line.average = Some(line.average.map_or(took, |average| (average * 7 + took) / 8));
+    }
     let is_mine = state.runs.get(&fence).is_some_and(|held| held.stage == Stage::Started);
     if is_mine && !matches!(ended, Ended::Committed(_) | Ended::Lost) {
         drop(state);
-        // Of a transaction, no start is written either.
-        let is_transactional = shared.kinds[job.kind].handler.is_transactional();
-        if matches!(ended, Ended::NotCalled) && is_transactional {
+        if matches!(ended, Ended::NotCalled) {
             return give_back(shared, job);
         }
         // A handler that stops because its timer is gone has not failed, and nothing will be written of it.

@@ -5,7 +5,11 @@
 use std::env;
 use std::fs;
 use std::io::{self, Write};
+use std::panic;
 use std::path::PathBuf;
+use std::slice;
+use std::sync::Mutex;
+use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use tickwheel_durable::Timers;
@@ -156,8 +160,12 @@ fn execute_on(url: &str, sql: &str) {
 /// A check and its name.
 pub(crate) type Check = (&'static str, fn(&Database<'_>));
 
-/// Runs checks on a PostgreSQL server, or says why not.
-pub(crate) fn on_a_server(of: &str, checks: &[Check]) {
+/// So many checks run at the same time on a server. They wait for most of their time.
+const SIDE_BY_SIDE: usize = 4;
+
+/// Runs checks on a PostgreSQL server side by side, and then others one after another, which count on the time of the machine. Or
+/// says why not.
+pub(crate) fn on_a_server(of: &str, checks: &[Check], alone: &[Check]) {
     let server = match Server::find() {
         Ok(server) => server,
         Err(reason) => return say(&format!("{of}, with PostgreSQL: skipped: {reason}")),
@@ -165,12 +173,58 @@ pub(crate) fn on_a_server(of: &str, checks: &[Check]) {
     let version: String =
         client(server.url()).query_one("SELECT version()", &[]).expect("a version").get(0);
     println!("with {version}");
+    let run = |server: &Server, check: fn(&Database<'_>)| check(&Database::schema(server));
+    side_by_side(&server, checks, run);
+    one_by_one(&server, alone, run);
+}
+
+/// Runs checks that have names, several at a time. Each has a database of a private server to itself, so that it shares no more
+/// than the machine. On a server of somebody else's they run one after another.
+pub(crate) fn side_by_side<C: Copy + Sync>(
+    server: &Server,
+    checks: &[(&'static str, C)],
+    run: impl Fn(&Server, C) + Sync,
+) {
     let only = env::var("TICKWHEEL_ONLY").unwrap_or_default();
-    for (name, check) in checks.iter().filter(|(name, _)| name.contains(&only)) {
-        let begin = Instant::now();
-        check(&Database::schema(&server));
-        println!("{name}: {:?}", begin.elapsed());
-    }
+    let checks: Vec<_> = checks.iter().filter(|(name, _)| name.contains(&only)).collect();
+    let own = |_| {
+        let name = new_name("own");
+        execute_on(server.url(), &format!("CREATE DATABASE {name}"));
+        server.by_way_of(&name)
+    };
+    let servers: Vec<_> = if server.is_private() {
+        (0..SIDE_BY_SIDE.min(checks.len())).map(own).collect()
+    } else {
+        vec![server.clone()]
+    };
+    let left = Mutex::new(checks.into_iter());
+    thread::scope(|scope| {
+        for server in &servers {
+            let (left, run) = (&left, &run);
+            scope.spawn(move || {
+                while let Some((name, check)) = left.lock().ok().and_then(|mut left| left.next()) {
+                    let begin = Instant::now();
+                    // A panic says the name of its thread.
+                    let thread = thread::Builder::new().name((*name).to_owned());
+                    let check = thread.spawn_scoped(scope, || run(server, *check));
+                    if let Err(panic) = check.expect("a thread").join() {
+                        let _left = left.lock(); // which is poisoned, so that nobody begins another one
+                        panic::resume_unwind(panic);
+                    }
+                    println!("{name}: {:?}", begin.elapsed());
+                }
+            });
+        }
+    });
+}
+
+/// Like `side_by_side`, one after another.
+pub(crate) fn one_by_one<C: Copy + Sync>(
+    server: &Server,
+    checks: &[(&'static str, C)],
+    run: impl Fn(&Server, C) + Sync,
+) {
+    checks.iter().for_each(|check| side_by_side(server, slice::from_ref(check), &run));
 }
 
 /// Prints to the terminal directly, because the test harness hides the output of a test that passes.
@@ -192,7 +246,7 @@ macro_rules! on_both {
         }
         #[test]
         fn with_postgresql() {
-            databases::on_a_server($of, &[$((stringify!($name), $name),)*]);
+            databases::on_a_server($of, &[$((stringify!($name), $name),)*], &[]);
         }
     };
 }

@@ -9,16 +9,18 @@ use std::io::Write;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::SystemTime;
 
 /// The reason why there is no server.
 pub(crate) type Reason = String;
 
+#[derive(Clone)]
 pub(crate) struct Server {
     url: String,
     /// Its `Drop` stops the server.
-    private: Option<Private>,
+    private: Option<Arc<Private>>,
 }
 
 impl Server {
@@ -48,7 +50,13 @@ impl Server {
     fn of(private: Private) -> Server {
         let folder = private.folder.to_string_lossy().replace('/', "%2F");
         let url = format!("postgres://postgres@{folder}/postgres");
-        Server { url, private: Some(private) }
+        Server { url, private: Some(Arc::new(private)) }
+    }
+
+    /// Returns this private server by way of another database, in which vacuums, notices and sessions are nobody else's.
+    pub(crate) fn by_way_of(&self, database: &str) -> Server {
+        let (server, _) = self.url.rsplit_once('/').expect("the address of a private server");
+        Server { url: format!("{server}/{database}"), private: self.private.clone() }
     }
 
     /// Makes a private server listen on a TCP port of this machine too, with TLS and a certificate that it has signed itself.

@@ -13,7 +13,7 @@ use tickwheel_durable::{Filter, NewTimer, State, Timer, Timers};
 
 use super::common::{self, Random, until};
 use super::databases::{Database, say};
-use super::handlers::{KINDS, Ledger, Place, Role, effects, equipped, new};
+use super::handlers::{Effects, KINDS, Ledger, Place, Role, equipped, new};
 use super::process::{Point, Process};
 
 const NOW: Duration = Duration::ZERO;
@@ -76,6 +76,7 @@ pub(crate) fn a_poison_timer_takes_no_neighbour_along(database: &Database<'_>) {
             // With one attempt those are dead that ran beside it, or whose outcomes were not written yet.
             let untried = dead.iter().filter(|key| !starts.contains_key(*key)).count();
             assert!(untried <= 1 && (attempts == 1 || dead.len() == 1), "{kind}: {dead:?}");
+            let effects = Effects::in_book(database);
             // The others lose an attempt when it is not suspected yet, and none later.
             for n in 0..TIMERS {
                 let key = format!("{attempts} {n}");
@@ -83,7 +84,7 @@ pub(crate) fn a_poison_timer_takes_no_neighbour_along(database: &Database<'_>) {
                     starts.get(&key).is_none_or(|starts| *starts <= attempts.min(2))
                         || key == poison
                 );
-                let runs = effects(database, kind, &key);
+                let runs = effects.of(kind, &key);
                 assert!(
                     runs == 1 || runs == 0 && dead.contains(&key) || runs == 2 && kind == "plain"
                 );
@@ -185,13 +186,14 @@ pub(crate) fn kills_cost_no_attempt_that_was_not_made(database: &Database<'_>) {
         .map(|timer| ((timer.kind.clone(), timer.key.clone()), timer))
         .collect();
     let of_kind = KINDS.map(|kind| (kind, starts_of(&ledger, kind)));
+    let effects = Effects::in_book(database);
     let mut untried = 0;
     for Planned { kind, key, most, may_die } in &planned {
         let name = format!("{kind} {key}: seed {seed}");
         let starts = of_kind.iter().find(|of| of.0 == *kind).expect("a kind").1.get(key);
         let starts = starts.copied().unwrap_or(0);
         assert!(most.is_none_or(|most| starts <= most), "{name}: {starts} starts of {most:?}");
-        let done = effects(database, kind, key);
+        let done = effects.of(kind, key);
         match dead.get(&((*kind).to_owned(), key.clone())) {
             None => assert!(done == 1 || done > 1 && *kind == "plain", "{name} is lost"),
             Some(timer) => {

@@ -11,7 +11,7 @@ use tickwheel_durable::{Error, Filter, State, Timers, sqlite::Sqlite};
 
 use super::common::{PATIENCE, until};
 use super::databases::{Database, say};
-use super::handlers::{KINDS, Place, Role, effects, equipped, micros, new};
+use super::handlers::{Effects, KINDS, Place, Role, equipped, micros, new};
 use super::process::Process;
 
 const NOW: Duration = Duration::ZERO;
@@ -149,9 +149,10 @@ pub(crate) fn jumps_of_the_clock_under_load_lose_nothing(database: &Database<'_>
     };
     until("all are done", is_empty);
     assert_eq!(early.load(Ordering::Relaxed), 0, "early");
+    let effects = Effects::in_book(database);
     for n in 0..count {
-        assert_eq!(effects(database, "tx", &n.to_string()), 1, "{n}");
-        assert!(effects(database, "plain", &n.to_string()) >= 1, "{n}");
+        assert_eq!(effects.of("tx", &n.to_string()), 1, "{n}");
+        assert!(effects.of("plain", &n.to_string()) >= 1, "{n}");
     }
     assert!(workers.iter().all(|worker| worker.stop(PATIENCE)));
 }
@@ -221,8 +222,9 @@ pub(crate) fn a_full_disk_loses_nothing(database: &Database<'_>) {
         assert!(left() > 0);
         assert!(limit_files(&process, "unlimited"));
         until("all are done", || left() == 0);
+        let effects = Effects::in_book(database);
         for n in 0..COUNT {
-            let runs = effects(database, KINDS[n % 2], &format!("{round} {n}"));
+            let runs = effects.of(KINDS[n % 2], &format!("{round} {n}"));
             assert!(runs == 1 || runs > 1 && KINDS[n % 2] == "plain", "{n}: {runs}");
         }
     }

@@ -17,7 +17,7 @@ use tickwheel_durable::{Filter, Retry, State, Timers, Worker};
 
 use super::common::{PATIENCE, until};
 use super::databases::{Database, client, say};
-use super::handlers::{KINDS, effects, new};
+use super::handlers::{Effects, KINDS, new};
 use super::proxy::{Proxy, Way};
 use super::server::{Reason, Server, new_name};
 
@@ -159,12 +159,13 @@ fn fail_over() -> Result<(), Reason> {
     assert!(old.stop(PATIENCE) && other.stop(PATIENCE));
 
     assert_eq!(book.count("known"), 1, "it was its worker's all the time");
+    let effects = Effects::in_book(&database);
     for n in 0..MANY {
         let (again, new) = (format!("again {n}"), format!("new {n}"));
         assert_eq!((book.count(&again), book.count(&new)), (2, 1), "{n}");
         if n % 2 == 1 {
-            assert_eq!(effects(&database, "tx", &again), 1, "{n}");
-            assert_eq!(effects(&database, "tx", &new), 1, "{n}");
+            assert_eq!(effects.of("tx", &again), 1, "{n}");
+            assert_eq!(effects.of("tx", &new), 1, "{n}");
         }
         assert_eq!(book.count(&format!("lost {n}")), 1, "{n}");
     }

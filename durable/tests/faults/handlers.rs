@@ -7,6 +7,7 @@
 //! The ledger is a file outside of that database. If a place has one, handlers note each start in it before they do anything
 //! else. What was written to a file outlasts the process that has written it.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::path::PathBuf;
@@ -22,7 +23,7 @@ use tickwheel_durable::{
 };
 
 use super::common::PATIENCE;
-use super::databases::Database;
+use super::databases::{Database, client};
 use super::process::{Gate, Point};
 use super::server::new_name;
 
@@ -252,10 +253,35 @@ pub(crate) fn new(kind: &str, key: &str, when: impl Into<When>) -> NewTimer {
     NewTimer::new(kind, key, when)
 }
 
+/// How often each timer is in the book, by its kind and key.
+pub(crate) struct Effects(BTreeMap<(String, String), i64>);
+
+impl Effects {
+    pub(crate) fn in_book(database: &Database<'_>) -> Effects {
+        let sql = "SELECT kind, key, count(*) FROM effects GROUP BY kind, key";
+        Effects(match database {
+            Database::File(path) => {
+                let connection = rusqlite::Connection::open(path).expect("it opens");
+                connection.busy_timeout(PATIENCE).expect("a timeout");
+                let mut rows = connection.prepare(sql).expect("valid SQL");
+                let row = |row: &rusqlite::Row<'_>| Ok(((row.get(0)?, row.get(1)?), row.get(2)?));
+                rows.query_map([], row).expect("rows").map(|row| row.expect("a row")).collect()
+            }
+            Database::Schema { .. } => {
+                let rows = client(&database.url()).query(sql, &[]).expect("valid SQL");
+                rows.iter().map(|row| ((row.get(0), row.get(1)), row.get(2))).collect()
+            }
+        })
+    }
+
+    pub(crate) fn of(&self, kind: &str, key: &str) -> i64 {
+        self.0.get(&(kind.to_owned(), key.to_owned())).copied().unwrap_or(0)
+    }
+}
+
 /// Counts the effects of one timer.
 pub(crate) fn effects(database: &Database<'_>, kind: &str, key: &str) -> i64 {
-    database
-        .number(&format!("SELECT count(*) FROM effects WHERE kind = '{kind}' AND key = '{key}'"))
+    Effects::in_book(database).of(kind, key)
 }
 
 /// No effect was booked before its time.

@@ -9,7 +9,9 @@ use tickwheel_durable::{Filter, HistoryFilter, Outcome, State, StopReason, Timer
 
 use super::common::{PATIENCE, until};
 use super::databases::{Database, client};
-use super::handlers::{KINDS, Place, Role, THREADS, effects, equipped, new, nothing_was_early};
+use super::handlers::{
+    Effects, KINDS, Place, Role, THREADS, effects, equipped, new, nothing_was_early,
+};
 use super::holding::Holding;
 use super::process::{Gate, Point, Process};
 
@@ -331,11 +333,12 @@ pub(crate) fn a_payload_that_kills_its_process_is_dead_in_the_end(database: &Dat
     assert!(poison.error.expect("a reason").contains("died"));
     // Nobody knows how the attempts have ended in which the processes died, and the death is known.
     assert_eq!(past(&timers, "plain", "poison"), [Outcome::Dead]);
+    let effects = Effects::in_book(database);
     for n in 0..OTHERS {
-        assert_eq!(effects(database, "tx", &n.to_string()), 1);
-        let count = effects(database, "plain", &n.to_string());
+        assert_eq!(effects.of("tx", &n.to_string()), 1);
+        let count = effects.of("plain", &n.to_string());
         assert!((1..=1 + deaths).contains(&count), "{n}: {count}");
     }
-    assert_eq!(effects(database, "plain", "poison"), 0);
+    assert_eq!(effects.of("plain", "poison"), 0);
     nothing_was_early(database);
 }

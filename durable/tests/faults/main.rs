@@ -18,6 +18,7 @@ mod common;
 #[path = "../common/databases.rs"]
 mod databases;
 mod delayed_messages;
+#[path = "../common/example.rs"]
 mod example;
 mod failover;
 #[cfg(target_os = "linux")]
@@ -84,7 +85,10 @@ fn an_ordeal_with_sqlite() {
 
 on_both! {
     "faults":
+    a_poison_timer_takes_no_neighbour_along,
+    kills_cost_no_attempt_that_was_not_made,
     a_killed_worker_loses_nothing,
+    a_storm_of_kills_loses_nothing,
     a_halted_process_changes_nothing_when_it_comes_back,
     a_process_that_was_halted_goes_on,
     a_worker_whose_thread_panics_says_so,
@@ -92,10 +96,7 @@ on_both! {
     a_timer_that_is_held_before_its_start_holds_up_no_other,
     a_claim_that_comes_after_the_stop_is_given_back,
     a_payload_that_kills_its_process_is_dead_in_the_end,
-    a_poison_timer_takes_no_neighbour_along,
     what_was_claimed_and_not_started_goes_back,
-    kills_cost_no_attempt_that_was_not_made,
-    a_storm_of_kills_loses_nothing,
     a_thousand_workers_claim_ten_timers_once,
     a_worker_stops_when_the_tables_become_too_new,
     jumps_of_the_clock_under_load_lose_nothing,
@@ -116,7 +117,12 @@ fn with_a_full_disk_and_a_reader() {
 
 #[test]
 fn with_a_server_that_fails() {
-    servers::on_a_server_of_our_own();
+    servers::of_the_server();
+}
+
+#[test]
+fn with_connections_that_fail() {
+    servers::of_connections();
 }
 
 #[test]

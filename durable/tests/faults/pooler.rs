@@ -26,8 +26,9 @@ impl Pooler {
         let folder = server.socket_folder();
         let roles = folder.join("roles");
         fs::write(&roles, format!("\"{role}\" \"\"\n")).expect("written");
+        let (_, name) = server.url().rsplit_once('/').expect("the name of a database");
         let settings = format!(
-            "[databases]\npostgres = host={folder} port=5432 dbname=postgres\n[pgbouncer]\n\
+            "[databases]\npostgres = host={folder} port=5432 dbname={name}\n[pgbouncer]\n\
              unix_socket_dir = {folder}\nlisten_port = 6432\nauth_type = trust\nauth_file = {roles}\n\
              pool_mode = transaction\ndefault_pool_size = {CONNECTIONS}\n\
              ignore_startup_parameters = extra_float_digits, options\n",

@@ -5,6 +5,7 @@
 //! ends with its input, so none outlives the test.
 
 use std::env;
+use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio, exit};
 use std::sync::mpsc;
@@ -15,7 +16,7 @@ use std::time::Duration;
 use tickwheel::Scheduler;
 use tickwheel_durable::Timers;
 
-use super::common::PATIENCE;
+use super::common::{self, PATIENCE, until};
 use super::handlers::{Place, Role, equipped};
 use super::holding::Holding;
 
@@ -201,8 +202,19 @@ impl Process {
     }
 
     /// Halts the process, until `go_on`.
+    /// Halts the process, and returns when all of its threads have halted: one that is in a call of the system ends that first.
     pub(crate) fn halt(&self) {
         signal("STOP", self.id());
+        if let Some(tasks) = common::proc(&format!("{}/task", self.id())) {
+            until("its threads have halted", || {
+                let threads = fs::read_dir(&tasks).expect("its threads").flatten();
+                let mut stats =
+                    threads.filter_map(|of| fs::read_to_string(of.path().join("stat")).ok());
+                stats.all(|stat| {
+                    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+                })
+            });
+        }
     }
 
     pub(crate) fn go_on(&self) {
@@ -238,7 +250,7 @@ pub(crate) fn be_a_worker() {
     let place = Place { address, direct, ledger };
     let named = |known: &&Point| format!("{known:?}") == point;
     let gate = Gate::new(*POINTS.iter().find(named).expect("a point"));
-    let lease = super::common::env("TICKWHEEL_LEASE").expect("a lease");
+    let lease = common::env("TICKWHEEL_LEASE").expect("a lease");
     // What it was started for may be gone by now.
     let ends = |error: tickwheel_durable::Error| -> ! {
         eprintln!("a worker process: {error:?}");

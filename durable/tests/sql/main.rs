@@ -79,10 +79,14 @@ const CHECKS: &[Check] = &[
         "a_long_transaction_tells_although_the_workers_were_awake",
         notices::a_long_transaction_tells_although_the_workers_were_awake,
     ),
-    ("eight_processes_claim_as_often_as_one", turns::eight_processes_claim_as_often_as_one),
     ("what_a_killed_process_leaves_runs_at_once", turns::what_a_killed_process_leaves_runs_at_once),
-    ("one_that_hangs_costs_some_milliseconds", turns::one_that_hangs_costs_some_milliseconds),
     ("all_work_off_what_is_too_much_for_one", turns::all_work_off_what_is_too_much_for_one),
+];
+
+/// On a machine that is busy, turns are missed, and there are more claims than these count on.
+const ALONE: &[Check] = &[
+    ("eight_processes_claim_as_often_as_one", turns::eight_processes_claim_as_often_as_one),
+    ("one_that_hangs_costs_some_milliseconds", turns::one_that_hangs_costs_some_milliseconds),
 ];
 
 /// Does nothing, unless it was started by one of the others.
@@ -93,5 +97,5 @@ fn worker_process() {
 
 #[test]
 fn with_postgresql() {
-    databases::on_a_server("sql", CHECKS);
+    databases::on_a_server("sql", CHECKS, ALONE);
 }

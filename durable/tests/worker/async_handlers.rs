@@ -159,9 +159,12 @@ fn what_waits_for_its_runtime_uses_up_no_time() {
     timers.schedule(&mail("1", NOW)).expect("scheduled");
     until("it waits", || runs.lock().expect("no panic").len() == 1);
     thread::sleep(LIMIT * 4); // real time: longer than the limit is the subject
-    let runs = std::mem::take(&mut *runs.lock().expect("no panic"));
-    runs.into_iter().for_each(tickwheel::future::block_on);
-    until("it is done", || worker.stats().done == 1);
+    // One that has waited for too long comes again.
+    until("it is done", || {
+        let runs = std::mem::take(&mut *runs.lock().expect("no panic"));
+        runs.into_iter().for_each(tickwheel::future::block_on);
+        worker.stats().done == 1
+    });
     let stats = worker.stats();
     assert_eq!((stats.failed, stats.timed_out, stats.dead), (0, 0, 0));
     assert_eq!(told.try_iter().collect::<Vec<_>>(), [(1, true)]);
@@ -319,6 +322,71 @@ fn a_runtime_that_shuts_down_gives_its_timers_to_others() {
     attempts.sort_unstable();
     assert_eq!(attempts, [1, 2]);
     assert!(other.stop(PATIENCE));
+}
+
+/// The runtime drops the run of a timer that may have killed a process, before its handler was called.
+pub(super) fn what_is_suspected_and_never_polled_stays_suspected(database: &Database<'_>) {
+    let timers = database.open();
+    let due = if database.is_sqlite() { "1" } else { "to_timestamp(1)" };
+    // The lease of a dead worker has ended.
+    database.execute(&format!(
+        "INSERT INTO tickwheel_timers (kind, key, due) VALUES ('mail', 'suspected', {due});
+        UPDATE tickwheel_timers SET state = 'running', fence = 1, attempts = 1, owner = 'dead', held_until = {due}"
+    ));
+    let (tell, told) = mpsc::channel();
+    let worker = timers.worker().spawn_with(drop).handle_async("mail", async |_| Ok(()));
+    let worker = worker
+        .lease(Duration::from_secs(1))
+        .on_error(move |error| _ = tell.send(error.to_string()));
+    let worker = worker.start(Scheduler::global()).expect("it starts");
+    assert_eq!(worker.wait(PATIENCE), Some(StopReason::RuntimeGone));
+    assert!(told.recv_timeout(PATIENCE).expect("it says so").contains("runtime"));
+    assert_eq!((worker.stats().taken_over, worker.stats().released), (1, 0));
+    let get = || timers.get("mail", "suspected").expect("no error").expect("there");
+    until("the attempt that was none is not counted", || get().attempts == 1);
+    assert_eq!(get().state, State::Running);
+    let (other, seen) = noting(&timers);
+    let other = other.poll_every(Duration::from_millis(50)).start(Scheduler::global());
+    let other = other.expect("it starts");
+    assert_eq!((super::next(&seen).attempt, other.stats().taken_over), (2, 1));
+    assert!(other.stop(PATIENCE));
+}
+
+/// Runs that were cancelled before they were polled tell nothing of how long their handler takes. It is as slow as before, so its
+/// starts are written before it is called.
+#[test]
+fn what_was_not_called_makes_no_handler_quick() {
+    let database = Database::file();
+    let timers = database.open();
+    let (launch, launched) = mpsc::channel();
+    let launched = || launched.recv_timeout(PATIENCE).expect("it comes");
+    let worker = timers.worker().spawn_with(move |run| _ = launch.send(run));
+    let worker = worker.handle_async("mail", async |run| {
+        if run.key() == "probe" {
+            until("it is cancelled", || !run.is_current());
+        }
+        thread::sleep(Duration::from_millis(20)); // the work
+        Ok(())
+    });
+    let worker = worker.retry(quick(100)).start(Scheduler::global()).expect("it starts");
+    timers.schedule(&mail("first", NOW)).expect("scheduled");
+    tickwheel::future::block_on(launched());
+    timers.schedule(&mail("probe", NOW)).expect("scheduled");
+    let probe = launched();
+    let many: Vec<_> = (0..40).map(|n| mail(&n.to_string(), NOW)).collect();
+    timers.schedule_all(&many).expect("scheduled");
+    let many: Vec<_> = many.iter().map(|_| launched()).collect();
+    assert_eq!(timers.cancel_all(&Filter::new()).expect("no error"), 41);
+    tickwheel::future::block_on(probe);
+    many.into_iter().for_each(tickwheel::future::block_on);
+    until("they are over", || worker.stats().running == 0);
+    assert_eq!(worker.stats().done, 1);
+    timers.schedule(&mail("last", NOW)).expect("scheduled");
+    let last = launched();
+    let written = timers.get("mail", "last").expect("no error").expect("there").attempts;
+    assert_eq!(written, 1, "its start is written");
+    tickwheel::future::block_on(last);
+    assert!(worker.stop(PATIENCE));
 }
 
 /// With one thread for all, a stop that waited would wait for ever.

@@ -30,6 +30,7 @@ fn in_a_transaction_of_tokio_postgres() {
             ),
             ("a_completion_that_cannot_be_says_so", a_completion_that_cannot_be_says_so),
         ],
+        &[],
     );
 }
 

@@ -143,7 +143,7 @@ pub(crate) fn a_kind_has_a_bound_of_its_own_in_a_process(database: &Database<'_>
     let taking = |inside: &Inside| {
         let inside = inside.clone();
         move |_: &tickwheel_durable::Run<'_>| {
-            inside.while_in(|| thread::sleep(Duration::from_millis(40))); // the work
+            inside.while_in(|| thread::sleep(Duration::from_millis(120))); // the work
             Ok(())
         }
     };

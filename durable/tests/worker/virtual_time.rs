@@ -684,7 +684,7 @@ fn the_time_of_a_schema_can_be_the_tests_own() {
         assert_eq!(super::next(&seen).due, begin + 3 * DAY);
         assert!(worker.stop(PATIENCE));
     };
-    databases::on_a_server("virtual time", &[("the_time_of_a_schema", of_a_schema)]);
+    databases::on_a_server("virtual time", &[("the_time_of_a_schema", of_a_schema)], &[]);
 }
 
 #[test]

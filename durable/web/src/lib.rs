@@ -60,8 +60,9 @@
 //! what is upcoming of all kinds those of fifty of each kind.
 //! To find a key quickly, name its kind too: without it, all timers are read.
 //!
-//! A visitor waits three seconds for a question at most, or ten for the first counts. What takes longer, such as a search through very
-//! many timers, is not shown, and until the database has answered it is asked nothing else by the page. Reloads leave three questions of
+//! A visitor waits three seconds for a question at most, or ten for the first counts. What takes longer is not shown, and until the
+//! database has answered it is asked nothing else by the page. A search through very many timers is given up after the three seconds
+//! too, with advice, and the page goes on with other questions. Reloads and searches leave three questions of
 //! each database behind at most, so a database that is slow or frozen keeps no more connections busy than these, the one that counts,
 //! and those of visitors who asked at the very same time. Of several databases, the others are shown in the meantime. Where counts are
 //! older than they should be, the page warns of it. A change is waited for up to half a minute; after that the page says that it is not

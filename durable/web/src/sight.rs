@@ -117,7 +117,7 @@ impl Sight {
     pub(crate) async fn get(&self, query: &Query, kind: &str, key: &str) -> Result<Option<Timer>> {
         let (source, timers) = self.source_of(query);
         let (timers, kind, key) = (timers.clone(), kind.to_owned(), key.to_owned());
-        source.ask(async move { timers.get(&kind, &key).await }).await
+        source.ask(false, async move { timers.get(&kind, &key).await }).await
     }
 
     fn source_of(&self, query: &Query) -> (&Source, &AsyncTimers) {
@@ -134,18 +134,23 @@ impl Sight {
     }
 
     /// Asks each database, all at the same time (SIGHT-2).
-    async fn ask<T, F>(&self, question: impl Fn(AsyncTimers) -> F) -> Result<Answer<Vec<T>>>
+    async fn ask<T, F>(
+        &self,
+        is_search: bool,
+        question: impl Fn(AsyncTimers) -> F,
+    ) -> Result<Answer<Vec<T>>>
     where
         T: Send + 'static,
         F: Future<Output = tickwheel_durable::Result<T>> + Send + 'static,
     {
-        let asked = self.each.iter().map(|of| of.ask(question(of.timers.clone())));
+        let asked = self.each.iter().map(|of| of.ask(is_search, question(of.timers.clone())));
         Answer::of_all(together(asked).await)
     }
 
     /// Returns the database's time.
     pub(crate) async fn now(&self) -> Result<Answer<SystemTime>> {
-        let Answer { of, missing } = self.ask(|timers| async move { timers.now().await }).await?;
+        let Answer { of, missing } =
+            self.ask(false, |timers| async move { timers.now().await }).await?;
         Ok(Answer { of: of.into_iter().min().unwrap_or_else(SystemTime::now), missing })
     }
 
@@ -169,37 +174,22 @@ impl Sight {
 
     /// Returns timers in the order of the list, and the next page if there is one.
     pub(crate) async fn list(&self, filter: &Filter) -> Result<Answer<Vec<Timer>>> {
-        let limit = filter.limit as usize;
         let question = |timers: AsyncTimers| {
             let filter = filter.clone();
             async move { timers.list(&filter).await }
         };
-        let Answer { of, missing } = self.ask(question).await?;
-        let is_in_order = of.len() == 1;
-        let mut of: Vec<Timer> = of.into_iter().flatten().collect();
-        if !is_in_order {
-            let place = |of: &Timer| (of.kind.clone(), of.wake.is_none(), of.wake, of.id, of.shard);
-            of.sort_by_cached_key(place);
-            of.truncate(limit);
-        }
-        Ok(Answer { of, missing })
+        let Answer { of, missing } = self.ask(filter.key_prefix.is_some(), question).await?;
+        Ok(Answer { of: filter.merged(of), missing })
     }
 
     /// Returns attempts, the newest first.
     pub(crate) async fn history(&self, filter: &HistoryFilter) -> Result<Answer<Vec<Attempt>>> {
-        let limit = filter.limit as usize;
         let question = |timers: AsyncTimers| {
             let filter = filter.clone();
             async move { timers.history(&filter).await }
         };
-        let Answer { of, missing } = self.ask(question).await?;
-        let is_in_order = of.len() == 1;
-        let mut of: Vec<Attempt> = of.into_iter().flatten().collect();
-        if !is_in_order {
-            of.sort_by_key(|of| std::cmp::Reverse((of.started, of.id, of.shard)));
-            of.truncate(limit);
-        }
-        Ok(Answer { of, missing })
+        let Answer { of, missing } = self.ask(false, question).await?;
+        Ok(Answer { of: filter.merged(of), missing })
     }
 }
 

@@ -3,7 +3,8 @@
 //! - SIGHT-3 A visitor waits for no question longer than [`LIMIT`]. A question whose visitor does not wait any more, or has gone away,
 //!   cannot be taken back: it keeps a connection until it is answered. So it is left here. While one of them is older than the
 //!   limit the database is away, and while [`MOST_LEFT`] are here it is busy: then it is asked nothing, and visitors are told so at once. So
-//!   reloads of a page whose database is slow or frozen do not take the connections of the service.
+//!   reloads of a page whose database is slow or frozen do not take the connections of the service. A search may read a whole table, so
+//!   one that is old says nothing of the database: it counts among those that are here, and no more.
 //!
 //! What is counted is asked by a thread that no visitor owns, so a visitor who goes away starts no second one (SIGHT-1):
 //!
@@ -40,9 +41,15 @@ pub(crate) struct Source {
     pub(crate) timers: AsyncTimers,
     /// Its number, of several.
     number: Option<usize>,
-    /// Questions that nobody waits for, and when they were asked (SIGHT-3).
-    left: Mutex<Vec<(Instant, Question<()>)>>,
+    /// Questions that nobody waits for (SIGHT-3).
+    left: Mutex<Vec<Left>>,
     counting: Arc<Mutex<Counting>>,
+}
+
+struct Left {
+    begin: Instant,
+    is_search: bool,
+    question: Question<()>,
 }
 
 /// What a database has, at a moment.
@@ -72,13 +79,18 @@ impl Source {
     /// Asks a question (SIGHT-3).
     pub(crate) async fn ask<T: Send + 'static>(
         &self,
+        is_search: bool,
         question: impl Future<Output = tickwheel_durable::Result<T>> + Send + 'static,
     ) -> Result<T> {
         self.look()?;
         let question = Some(Box::pin(question) as Question<tickwheel_durable::Result<T>>);
-        let asked = Asked { of: self, begin: Instant::now(), question };
+        let asked = Asked { of: self, begin: Instant::now(), is_search, question };
         match Scheduler::global().timeout(LIMIT, asked).await {
             Ok(answer) => answer.map_err(Failed::from),
+            Err(_) if is_search => Err(Failed::away(format!(
+                "the search has not ended within {}: give the kind, or more of the key",
+                span(LIMIT)
+            ))),
             Err(_) => Err(self.silence(LIMIT)),
         }
     }
@@ -88,9 +100,13 @@ impl Source {
         let mut left = locked(&self.left);
         // Nobody is woken when one is answered: whoever comes next finds it so.
         let mut context = Context::from_waker(Waker::noop());
-        left.retain_mut(|(_, question)| question.as_mut().poll(&mut context).is_pending());
-        let oldest = left.iter().map(|(begin, _)| begin.elapsed()).max().unwrap_or_default();
-        if oldest > LIMIT || left.len() >= MOST_LEFT { Err(self.silence(oldest)) } else { Ok(()) }
+        left.retain_mut(|of| of.question.as_mut().poll(&mut context).is_pending());
+        let is_old = |of: &Left| !of.is_search && of.begin.elapsed() > LIMIT;
+        if left.len() < MOST_LEFT && !left.iter().any(is_old) {
+            return Ok(());
+        }
+        let ages = left.iter().map(|of| of.begin.elapsed());
+        Err(self.silence(ages.max().unwrap_or_default()))
     }
 
     fn silence(&self, lasts: Duration) -> Failed {
@@ -193,6 +209,7 @@ impl Drop for EndsCounting {
 struct Asked<'a, T: Send + 'static> {
     of: &'a Source,
     begin: Instant,
+    is_search: bool,
     /// `None`: it is answered.
     question: Option<Question<T>>,
 }
@@ -212,7 +229,8 @@ impl<T: Send + 'static> Drop for Asked<'_, T> {
     fn drop(&mut self) {
         if let Some(question) = self.question.take() {
             let question = Box::pin(async move { drop(question.await) });
-            locked(&self.of.left).push((self.begin, question));
+            let (begin, is_search) = (self.begin, self.is_search);
+            locked(&self.of.left).push(Left { begin, is_search, question });
         }
     }
 }
@@ -251,4 +269,42 @@ pub(crate) async fn acted<T>(
 
 fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use super::*;
+
+    /// A question that is never answered, and whose visitor goes away at once.
+    fn leave(source: &Source, is_search: bool) {
+        let mut asked = Box::pin(source.ask::<()>(is_search, pending()));
+        assert!(asked.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    }
+
+    #[test]
+    fn a_long_search_says_nothing_of_the_database() {
+        let timers = Timers::open("sqlite::memory:").unwrap();
+        let long_ago = || Instant::now().checked_sub(LIMIT * 2).unwrap();
+        let grow_old = |source: &Source| {
+            locked(&source.left).iter_mut().for_each(|of| of.begin = long_ago());
+        };
+        let source = Source::new(&timers, None);
+        leave(&source, true);
+        grow_old(&source);
+        assert!(source.look().is_ok());
+        leave(&source, false);
+        assert!(source.look().is_ok());
+        grow_old(&source);
+        assert!(source.look().unwrap_err().words.contains("has not answered"));
+
+        // Many of them are too many all the same.
+        let source = Source::new(&timers, None);
+        for _ in 0..MOST_LEFT {
+            assert!(source.look().is_ok());
+            leave(&source, true);
+        }
+        assert!(source.look().is_err());
+    }
 }

@@ -9,6 +9,8 @@ mod common;
 #[path = "../../tests/common/databases.rs"]
 mod databases;
 mod driver;
+#[path = "../../tests/common/example.rs"]
+mod example;
 #[path = "../../tests/common/server.rs"]
 mod server;
 
@@ -142,6 +144,16 @@ fn timers_come_and_one_is_requeued(browser: &Browser) {
             .expect("a list"),
         []
     );
+
+    // On a phone nothing is cut off, and the way to the views is one line.
+    browser.look(390, 844, "light");
+    for view in ["", "?kind=charge", "?view=dead", "?view=past", "?view=find&prefix="] {
+        browser.open(&format!("{}{view}", service.page()));
+        let fits = "return innerWidth === 390 && document.documentElement.scrollWidth <= 390 && document.querySelector('nav').offsetHeight < 40
+            && [...document.querySelectorAll('a, button, input, td, svg')].every(of => of.getBoundingClientRect().right <= 390)";
+        assert_eq!(browser.run(fits), true, "{view}");
+    }
+    browser.look(1240, 1004, "light");
 
     // All of it without scripts.
     browser.scripts(false);

@@ -127,16 +127,17 @@ fn reset(out: &mut Html, frame: &Frame<'_>, timer: &Timer) {
 fn payload(out: &mut Html, payload: &[u8]) {
     let text = std::str::from_utf8(payload).ok();
     let text = text.filter(|text| !text.contains(|c: char| c.is_control() && !c.is_whitespace()));
+    let count = |bytes: usize| format!("{bytes} byte{}", if bytes == 1 { "" } else { "s" });
     let shown = match text {
         _ if payload.is_empty() => return html!(out; "none"),
         Some(text) => {
-            html!(out; {payload.len()} " bytes of text<pre><bdi>");
+            html!(out; {count(payload.len())} " of text<pre><bdi>");
             let end = text.char_indices().nth(MOST_TEXT).map_or(text.len(), |(end, _)| end);
             html!(out; {&text[..end]});
             end
         }
         None => {
-            html!(out; {payload.len()} " bytes<pre>");
+            html!(out; {count(payload.len())} "<pre>");
             let end = payload.len().min(MOST_BYTES);
             html!(out; {dump(&payload[..end])});
             end
@@ -147,7 +148,7 @@ fn payload(out: &mut Html, payload: &[u8]) {
     }
     html!(out; "</pre>");
     if shown < payload.len() {
-        html!(out; r#"<p class="none">That is the begin: "# {payload.len() - shown} " bytes more are not shown.</p>");
+        html!(out; r#"<p class="none">That is the begin. The rest is not shown: "# {count(payload.len() - shown)} ".</p>");
     }
 }
 

@@ -1,16 +1,15 @@
 //! A browser without a window, driven by the `WebDriver` protocol through `chromedriver`: HTTP with JSON, a connection for each call.
 
 use std::env;
-use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use crate::common::until;
+use crate::example::example;
 
 /// Under this name the protocol has the number of an element.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
@@ -280,7 +279,7 @@ pub(crate) struct Service {
 
 impl Service {
     pub(crate) fn start(path: &str, options: &[&str]) -> Service {
-        let mut process = Command::new(binary())
+        let mut process = Command::new(example("service"))
             .args(["--port", "0"])
             .args(options)
             .arg(path)
@@ -328,21 +327,4 @@ impl Drop for Service {
         _ = self.process.kill();
         _ = self.process.wait();
     }
-}
-
-/// Returns the binary of the example, which lies beside the folder of this test's own one. `cargo test` builds it, and
-/// `cargo test --test browser` does not, so it is built here.
-fn binary() -> PathBuf {
-    let this = env::current_exe().expect("it has a path");
-    let profile = this.ancestors().nth(2).expect("target/debug/deps/test");
-    let name = match profile.file_name().and_then(|name| name.to_str()) {
-        Some("debug") | None => "dev",
-        Some(name) => name,
-    };
-    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["build", "--quiet", "--example", "service", "--profile", name]);
-    let built = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).status().expect("cargo runs");
-    assert!(built.success(), "the example does not build");
-    let binary = profile.join("examples").join(format!("service{}", env::consts::EXE_SUFFIX));
-    fs::canonicalize(&binary).unwrap_or_else(|error| panic!("{}: {error}", binary.display()))
 }

@@ -42,12 +42,13 @@ fn is_fresh(binary: &Path) -> bool {
 
 /// Builds the example if it is missing or old. `cargo test` builds all examples, and `cargo test --test one` does not.
 fn build(name: &str, profile: &Path) {
-    let profile = match profile.file_name().and_then(OsStr::to_str) {
+    let name_of_profile = match profile.file_name().and_then(OsStr::to_str) {
         Some("debug") | None => "dev",
         Some(profile) => profile,
     };
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["build", "--quiet", "--example", name, "--profile", profile]);
+    cargo.args(["build", "--quiet", "--example", name, "--profile", name_of_profile]);
+    cargo.arg("--target-dir").arg(profile.parent().expect("a target folder"));
     let built = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).status().expect("cargo runs");
     assert!(built.success(), "the example does not build");
 }
