@@ -1,6 +1,6 @@
 //! The end of a turn: the engine tidies up, and says when to turn again. The last look of a sleeper is here too.
 
-use super::bounds::{GIVE_BACK, HAND_OVER, LOOK_AHEAD, SETTLE, SKIP, STALE, SWEEP};
+use super::bounds::{GIVE_BACK, LOOK_AHEAD, SETTLE, SKIP, STALE, SWEEP};
 use super::{Engine, Next, Precision, needed_at};
 use crate::clock::tick::Moment;
 use crate::engine::slots::deadline::{self, CameOut};
@@ -61,13 +61,15 @@ impl Engine {
         match tidying.trim_at {
             Some(at) if at <= now => {
                 tidying.trim_at = None;
-                self.ready.shrink();
-                self.given_out.shrink_to(HAND_OVER);
+                self.ready.shrink(&mut self.given_out);
                 tidying.is_trimming = self.wheel.is_bloated();
                 trim::begin() || tidying.is_trimming
             }
             // Not at once: the next wave of tasks may need the memory again.
-            None if trim::watch() || self.wheel.is_bloated() || self.ready.is_bloated() => {
+            None if trim::watch()
+                || self.wheel.is_bloated()
+                || self.ready.is_bloated(&self.given_out) =>
+            {
                 tidying.trim_at = Some(now.after(trim::GRACE));
                 false
             }

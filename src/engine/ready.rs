@@ -14,6 +14,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
+use std::mem;
 
 use crate::clock::tick::Moment;
 use crate::engine::slots::blocks;
@@ -54,7 +55,13 @@ impl ReadyQueue {
         // A bucket has the entries of one tick in the order of scheduling, and the sort is stable. A later tick has
         // only later deadlines, so the whole queue stays in order.
         sort_by_deadline(given_out, &mut self.scratch);
-        self.sorted.extend(given_out.drain(..));
+        if self.sorted.is_empty() {
+            // As in most turns: the two change their memory, and nothing is copied.
+            let room = mem::replace(&mut self.sorted, mem::take(given_out).into());
+            *given_out = room.into();
+        } else {
+            self.sorted.extend(given_out.drain(..));
+        }
     }
 
     /// Takes in a late entry: its tick has been given out, or it waits for no tick.
@@ -175,15 +182,17 @@ impl ReadyQueue {
         into.extend(std::iter::from_fn(|| self.pop(Moment::NEVER)));
     }
 
-    /// Returns true if a peak has left more room than is worth keeping.
-    pub(crate) fn is_bloated(&self) -> bool {
+    /// Returns true if a peak has left more room than is worth keeping, here or in the list that it is filled from.
+    pub(crate) fn is_bloated(&self, given_out: &Vec<Entry>) -> bool {
         let late = self.late.capacity().max(self.late_in_order.capacity());
-        let room = self.sorted.capacity().max(self.scratch.capacity()).max(late);
+        let room = self.sorted.capacity().max(given_out.capacity());
+        let room = room.max(self.scratch.capacity()).max(late);
         self.len() == 0 && room > KEPT
     }
 
     /// Gives that room back.
-    pub(crate) fn shrink(&mut self) {
+    pub(crate) fn shrink(&mut self, given_out: &mut Vec<Entry>) {
+        given_out.shrink_to(KEPT);
         self.sorted.shrink_to(KEPT);
         self.late.shrink_to(KEPT);
         self.late_in_order.shrink_to(KEPT);

@@ -290,7 +290,7 @@ mod tests {
 
     /// This is not an assertion of the build, because std's locks are larger on other systems.
     #[test]
-    #[cfg(target_os = "linux")]
+    #[cfg(all(target_os = "linux", not(feature = "tracing")))] // which adds a span
     fn a_job_of_two_words_fits_into_a_cache_line() {
         let size = size_of::<Job<Once<[usize; 2]>, dyn TaskQueue>>();
         assert!(size <= 64, "{size}; with its counts it takes 16 bytes more");
