@@ -116,8 +116,6 @@ pub(crate) struct Engine {
     trims: Option<Trims>,
     /// How many entries and buckets of the wheel may be checked, for the turns since the last check.
     unchecked: usize,
-    /// Room for that check, so that it allocates nothing in the steady state (S14).
-    seen: Vec<bool>,
 }
 
 /// Where the tidying stands between turns.
@@ -162,7 +160,6 @@ impl Engine {
             tidying: Tidying::default(),
             trims: Some(Trims::new()),
             unchecked: 0,
-            seen: Vec::new(),
         }
     }
 
@@ -291,7 +288,7 @@ impl Engine {
         self.unchecked += CHECK;
         if self.unchecked >= size && size < MOST_CHECKED {
             self.unchecked = 0;
-            self.wheel.check_invariants(&mut self.seen);
+            self.wheel.check_invariants();
         }
     }
 }

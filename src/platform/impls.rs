@@ -6,10 +6,10 @@ macro_rules! impl_debug {
         $type:ident $(<$($lifetime:lifetime $(,)?)? $($parameter:ident $(: $bound:path)?),*>)?,
         $this:ident $(, $name:ident: $value:expr)*
     ) => {
-        impl $(<$($parameter $(: $bound)?),*>)? ::std::fmt::Debug
+        impl $(<$($parameter $(: $bound)?),*>)? ::core::fmt::Debug
             for $type $(<$($lifetime,)? $($parameter),*>)?
         {
-            fn fmt(&$this, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
+            fn fmt(&$this, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
                 let mut shown = f.debug_struct(stringify!($type));
                 $(shown.field(stringify!($name), &$value);)*
                 shown.finish_non_exhaustive()
@@ -27,4 +27,5 @@ macro_rules! call_target {
         }
     )*};
 }
+#[cfg(feature = "std")]
 pub(crate) use call_target;

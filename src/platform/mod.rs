@@ -3,7 +3,6 @@
 //! knows of loom.
 
 pub(crate) mod cpu;
-#[cfg(feature = "std")]
 pub(crate) mod impls;
 #[cfg(feature = "std")]
 #[expect(unsafe_code, reason = "system calls for memory")]

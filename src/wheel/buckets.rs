@@ -1,21 +1,29 @@
 //! The wheel proper: entries by value, filed by tick.
 //!
+//! The number of a half-turn (`half` in the code) is what Akka calls the rounds of a task, counted from the beginning of
+//! time instead of down from the present. So it does not have to be touched while the wheel turns. With the defaults a
+//! half-turn takes two seconds, and the half-turns that are found by index cover an hour and ten minutes.
+//!
 //! - WHEEL-1 An entry of tick `t > now` is in the ring, in the bucket `t & mask`, if the half-turn of `t` is the present
-//!   one, or the next one. Entries of the next half-turn may also be in the far store, and all later ones are there, by
-//!   half-turn. So a bucket never holds entries of two ticks, and no entry is looked at before it is due. An entry of a
-//!   tick that has passed is not taken in.
+//!   one, or the next one. Entries of the next half-turn may also be far, and all later ones are, by half-turn. So a bucket
+//!   never holds entries of two ticks, and no entry is looked at before it is due. An entry of a tick that has passed is
+//!   not taken in.
 
-use alloc::vec;
 use alloc::vec::Vec;
 use core::num::NonZeroU64;
 
-use super::chain::{BLOCK, Chain, Pool, Position, Timed};
-use super::far::{Far, HalfTurn};
-use super::occupancy::Occupancy;
+use super::chain::{BLOCK, Pool, Timed};
+use super::places::Place::{self, At, Beyond};
+use super::places::Places;
 use crate::clock::tick::{Granularity, Tick};
 #[cfg(feature = "std")]
 use crate::observe::WheelCounts;
 use crate::platform::cpu::prefetch;
+
+/// The most half-turns that are found by index. Their chains take 32 bytes each.
+const MOST_SOON: usize = 2048;
+/// A wheel of few buckets has so many of them for each bucket.
+const SOON_EACH: usize = 4;
 
 /// A half-turn with fewer entries than this is brought in at once.
 const GREAT: usize = 8192;
@@ -29,39 +37,28 @@ const AHEAD: u64 = 6;
 #[repr(C)]
 pub(crate) struct Buckets<E> {
     pub(super) len: usize,
-    pub(super) now: Tick,
-    pub(super) granularity: Granularity,
+    now: Tick,
+    granularity: Granularity,
+    /// The half-turn of the next tick, because the present tick has been given out.
+    pub(super) present: u64,
+    /// Up to this tick entries go to the ring: to the end of the present half-turn, or of the next one if nothing of it is
+    /// far.
+    near: Tick,
+    /// Up to this tick they are found by index.
+    soon: Tick,
     /// The binary logarithm of half the ring's size.
-    pub(super) half_bits: u32,
-    pub(super) ring: Vec<Chain<E>>,
-    pub(super) far: Far<E>,
+    half_bits: u32,
+    ring: usize,
+    /// One less than the number of half-turns that come soon.
+    soon_mask: u64,
+    pub(super) places: Places<E>,
     pub(super) pool: Pool<E>,
-    pub(super) occupancy: Occupancy,
-    pub(super) sweep: Sweep,
-}
-
-/// Where the next step of a sweep goes on.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Sweep {
-    pub(super) chain: ChainId,
-    pub(super) position: Position,
-}
-
-/// A chain of the wheel: that of a bucket, or that of a far half-turn.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum ChainId {
-    Bucket(usize),
-    Far(u64),
-}
-
-impl Sweep {
-    pub(super) const START: Sweep = Sweep { chain: ChainId::Bucket(0), position: Position::START };
 }
 
 #[cfg(feature = "std")]
 impl<E: Timed> WheelCounts for Buckets<E> {
     fn buckets(&self) -> usize {
-        self.ring.len()
+        self.ring
     }
 
     fn hand(&self) -> usize {
@@ -69,11 +66,11 @@ impl<E: Timed> WheelCounts for Buckets<E> {
     }
 
     fn waiting_in(&self, bucket: usize) -> usize {
-        self.pool.len(&self.ring[bucket])
+        self.places.len(At(bucket))
     }
 
     fn waiting_far(&self) -> usize {
-        self.far.iter().map(|(_, half_turn)| half_turn.len).sum()
+        self.len - (0..self.ring).map(|bucket| self.places.len(At(bucket))).sum::<usize>()
     }
 }
 
@@ -83,19 +80,23 @@ impl<E: Timed> Buckets<E> {
     pub(crate) fn new(size: usize, granularity: NonZeroU64, now: Tick) -> Buckets<E> {
         debug_assert!(size.is_power_of_two());
         // Two half-turns of one bucket each are the least that works.
-        let size = size.max(2);
-        let half_bits = size.ilog2() - 1;
-        Buckets {
+        let ring = size.max(2);
+        let (half_bits, soon) = (ring.ilog2() - 1, ring.saturating_mul(SOON_EACH).min(MOST_SOON));
+        let mut buckets = Buckets {
+            len: 0,
             now,
             granularity: Granularity::new(granularity),
-            ring: vec![Chain::new(); size],
-            occupancy: Occupancy::new(size),
-            far: Far::new(now.0.saturating_add(1) >> half_bits, size),
-            pool: Pool::new(size), // a block per bucket, so that a steady flow of few tasks a tick allocates nothing
-            len: 0,
-            sweep: Sweep::START,
+            present: now.0.saturating_add(1) >> half_bits,
+            near: now,
+            soon: now,
             half_bits,
-        }
+            ring,
+            soon_mask: soon as u64 - 1,
+            places: Places::new(ring, ring + soon),
+            pool: Pool::new(ring), // a block per bucket, so that a steady flow of few tasks a tick allocates nothing
+        };
+        buckets.set_bounds();
+        buckets
     }
 
     /// Returns the number of entries, stale ones included.
@@ -103,9 +104,9 @@ impl<E: Timed> Buckets<E> {
         self.len
     }
 
-    /// Returns how many blocks there have been at a time since the last [`clear`](Buckets::clear).
-    pub(super) fn blocks(&self) -> usize {
-        self.pool.blocks()
+    /// Returns how many blocks were in use at a time, at most, since the last [`clear`](Buckets::clear).
+    pub(super) fn most_used(&self) -> usize {
+        self.pool.most_used()
     }
 
     /// Returns the tick that the wheel has reached.
@@ -124,28 +125,64 @@ impl<E: Timed> Buckets<E> {
         tick.0 >> self.half_bits
     }
 
-    /// Returns the half-turn of the next tick.
-    #[inline]
-    pub(super) fn present_half(&self) -> u64 {
-        self.far.base()
+    fn next_half(&self) -> u64 {
+        self.present.saturating_add(1)
     }
 
     fn first_tick(&self, half: u64) -> u64 {
         half << self.half_bits
     }
 
-    fn last_tick(&self, half: u64) -> u64 {
-        self.first_tick(half) | ((1 << self.half_bits) - 1)
+    /// Returns the last tick of a half-turn, or of the timeline.
+    fn last_tick(&self, half: u64) -> Tick {
+        let half = half.min(u64::MAX >> self.half_bits);
+        Tick(self.first_tick(half) | ((1 << self.half_bits) - 1))
     }
 
-    pub(super) fn offset(&self, tick: u64) -> usize {
-        tick as usize & (self.ring.len() - 1)
+    fn offset(&self, tick: u64) -> usize {
+        tick as usize & (self.ring - 1)
+    }
+
+    /// Returns the index of a half-turn that comes soon.
+    fn index(&self, half: u64) -> usize {
+        self.ring + (half & self.soon_mask) as usize
+    }
+
+    /// Returns where the far entries of a half-turn are.
+    pub(super) fn far(&self, half: u64) -> Place {
+        // One comparison for both ends: a half-turn that has passed is far ahead by this.
+        let is_soon = half.wrapping_sub(self.present) <= self.soon_mask;
+        if is_soon { At(self.index(half)) } else { Beyond(half) }
+    }
+
+    /// Sets the bounds, because the present half-turn has changed.
+    fn set_bounds(&mut self) {
+        self.soon = self.last_tick(self.present.saturating_add(self.soon_mask));
+        // New entries of the next half-turn join those that are still far. They are brought in from the front, so entries
+        // of one tick stay in the order of insertion.
+        let next = self.next_half();
+        let is_far = self.places.occupied.is_set(self.index(next));
+        self.near = self.last_tick(if is_far { self.present } else { next });
+    }
+
+    /// Returns the first bucket from the next tick on that has entries.
+    pub(super) fn first_near(&self) -> Option<Place> {
+        let start = self.offset(self.now.0.wrapping_add(1));
+        self.places.occupied.next_around(0..self.ring, start).map(At)
+    }
+
+    /// Returns the first half-turn that has far entries.
+    pub(super) fn first_far(&self) -> Option<u64> {
+        let (start, occupied) = (self.index(self.present), &self.places.occupied);
+        match occupied.next_around(self.ring..occupied.len(), start) {
+            Some(index) => Some(self.present + (index.wrapping_sub(start) as u64 & self.soon_mask)),
+            None => self.places.beyond.first_key_value().map(|(half, _)| *half),
+        }
     }
 
     // ----- in ------------------------------------------------------------------------------
 
-    /// Files an entry in the ring or in the far store (WHEEL-1). Returns false if the tick of its deadline has passed. Then
-    /// the caller keeps the entry.
+    /// Files an entry (WHEEL-1). Returns false if the tick of its deadline has passed. Then the caller keeps the entry.
     #[inline(always)]
     #[expect(
         clippy::inline_always,
@@ -157,35 +194,27 @@ impl<E: Timed> Buckets<E> {
             return false;
         }
         self.len += 1;
-        let (half, present) = (self.half_of(tick), self.present_half());
-        // While the far store still has entries of the next half-turn, new ones join them there. They are brought in
-        // from the front, so entries of one tick stay in the order of insertion.
-        let is_near = half == present || (half - present == 1 && self.far.get(half).is_none());
-        let offset = self.offset(tick.0);
-        if is_near {
-            // Most entries join others, in a block that has room. Then the bit of the bucket is set already.
-            if !self.pool.push(&mut self.ring[offset], entry) {
-                self.pool.push_in_a_fresh_block(&mut self.ring[offset], entry);
-                self.occupancy.set(offset);
-            }
+        let index = if tick <= self.near {
+            self.offset(tick.0)
+        } else if tick <= self.soon {
+            self.index(self.half_of(tick))
         } else {
-            // By index where that is possible: a search in the map costs more than all the rest.
-            let half_turn = self.far.get_soon(half);
-            let is_in = half_turn.is_some_and(|half_turn| half_turn.push(&mut self.pool, entry));
-            if !is_in {
-                self.insert_far(half, entry);
-            }
+            usize::MAX
+        };
+        // Most entries join others, in a block that has room. Then nothing else has to be noted. By index where that is
+        // possible: a search in the map alone cost the tick thread 25 ns a task, most of it for mispredicted branches.
+        let chain = self.places.chains.get_mut(index);
+        if !chain.is_some_and(|chain| self.pool.push(chain, entry)) {
+            self.insert_in_a_fresh_block(index, tick, entry);
         }
         true
     }
 
     #[inline(never)]
-    fn insert_far(&mut self, half: u64, entry: E) {
-        let half_turn = self.far.get_or_insert(half);
-        if !half_turn.push(&mut self.pool, entry) {
-            self.pool.push_in_a_fresh_block(&mut half_turn.chain, entry);
-            half_turn.len += 1;
-        }
+    fn insert_in_a_fresh_block(&mut self, index: usize, tick: Tick, entry: E) {
+        let is_beyond = tick > self.soon;
+        let place = if is_beyond { Beyond(self.half_of(tick)) } else { At(index) };
+        self.pool.append(self.places.fill(place), entry);
     }
 
     // ----- out -----------------------------------------------------------------------------
@@ -197,7 +226,7 @@ impl<E: Timed> Buckets<E> {
         // One half-turn at a time, because the next one has to be in the ring before its first tick.
         while self.now < to {
             self.jump(to);
-            let end = to.min(Tick(self.last_tick(self.present_half())));
+            let end = to.min(self.last_tick(self.present));
             self.bring_in_share(end);
             self.give_out(end, out);
             self.move_to(end);
@@ -207,10 +236,10 @@ impl<E: Timed> Buckets<E> {
 
     /// If the ring is empty, moves on to just before the first half-turn that has entries, or to `to`.
     fn jump(&mut self, to: Tick) {
-        if self.occupancy.next(0, self.ring.len() - 1).is_some() {
+        if self.places.occupied.next(0..self.ring).is_some() {
             return;
         }
-        let first = self.far.first_from(0);
+        let first = self.first_far();
         let until = first.map_or(to.0, |half| to.0.min(self.first_tick(half).saturating_sub(1)));
         self.move_to(Tick(self.now.0.max(until)));
     }
@@ -218,29 +247,38 @@ impl<E: Timed> Buckets<E> {
     /// Sets the present tick.
     fn move_to(&mut self, now: Tick) {
         self.now = now;
-        // The present half-turn is that of the next tick, because the present tick has been given out.
         let present = self.half_of(Tick(now.0.saturating_add(1)));
-        if self.far.turn_to(present) {
-            // The far store must have no entry of the present half-turn, or its ticks would pass without it. Mostly
-            // nothing is left to bring in.
-            self.bring_in(present, usize::MAX);
+        if present == self.present {
+            return;
         }
+        self.present = present;
+        // More of what was beyond comes soon now.
+        while let Some((half, _)) = self.places.beyond.first_key_value() {
+            let (from, to) = (Beyond(*half), self.far(*half));
+            if from == to {
+                break;
+            }
+            let chain = *self.places.whole(from, &mut self.pool);
+            self.places.emptied(from);
+            self.places.put(to, chain);
+        }
+        // No entry of the present half-turn may be far, or its ticks would pass without it. Mostly nothing is left to
+        // bring in.
+        self.bring_in(present, usize::MAX);
+        self.set_bounds();
     }
 
     /// Moves the ring's entries up to `end`, which is in the present half-turn, to `out`.
     fn give_out(&mut self, end: Tick, out: &mut Vec<E>) {
-        let Some(from) = self.now.0.checked_add(1) else { return };
-        if from > end.0 {
-            return;
-        }
-        let (mut from, last) = (self.offset(from), self.offset(end.0));
-        while let Some(offset) = self.occupancy.next(from, last) {
+        let Some(from) = self.now.0.checked_add(1).filter(|from| *from <= end.0) else { return };
+        let (mut from, end) = (self.offset(from), self.offset(end.0) + 1);
+        while let Some(offset) = self.places.occupied.next(from..end) {
             // A bucket is a cache miss for the chain and one for the block, so the block of a later one is fetched
             // meanwhile.
-            self.pool.prefetch(self.ring[self.offset(offset as u64 + AHEAD)].head);
-            let give = |_: &mut Pool<E>, entries: &[E]| out.extend_from_slice(entries);
-            self.pool.take(&mut self.ring[offset], usize::MAX, give);
-            self.emptied(ChainId::Bucket(offset));
+            self.pool.prefetch(self.places.chains[self.offset(offset as u64 + AHEAD)].head);
+            let chain = self.places.whole(At(offset), &mut self.pool);
+            self.pool.take(chain, usize::MAX, |_, entries| out.extend_from_slice(entries));
+            self.places.emptied(At(offset));
             from = offset + 1;
         }
     }
@@ -250,12 +288,10 @@ impl<E: Timed> Buckets<E> {
     /// Brings in a share of the next half-turn: as much of it as the ticks up to `end` are of what remains of the
     /// present half-turn.
     fn bring_in_share(&mut self, end: Tick) {
-        let (present, moved) = (self.present_half(), end.0 - self.now.0);
-        let next = present.saturating_add(1);
-        let Some(half_turn) = self.far.get(next) else { return };
-        let len = half_turn.len as u128;
-        let left = self.last_tick(present) - self.now.0;
-        if moved > 0 {
+        let (next, moved) = (self.next_half(), end.0 - self.now.0);
+        let len = self.places.len(self.far(next)) as u128;
+        if moved > 0 && len > 0 {
+            let left = self.last_tick(self.present).0 - self.now.0;
             // In proportion to the ticks, so the work is spread evenly over the half-turn. In `u128`, because the
             // product may not fit.
             let share = (len * u128::from(moved)).div_ceil(u128::from(left));
@@ -266,17 +302,17 @@ impl<E: Timed> Buckets<E> {
     /// Brings in about `budget` entries of the next half-turn ahead of their time. Returns true if no entry of it is
     /// left to bring in.
     pub(crate) fn settle(&mut self, budget: usize) -> bool {
-        self.bring_in(self.present_half().saturating_add(1), budget)
+        self.bring_in(self.next_half(), budget)
     }
 
     /// Returns the tick at which the wheel should be advanced and settled, so that a great half-turn is in the ring before
     /// its first tick comes. Returns `None` if there is no such half-turn, or if it is being settled.
     pub(crate) fn settle_at(&self) -> Option<Tick> {
-        let first = (self.len >= GREAT).then(|| self.far.first_from(0))??;
+        let first = (self.len >= GREAT).then(|| self.first_far())??;
         let at = |half: u64| {
-            let len = self.far.get(half).map_or(0, |half_turn| half_turn.len);
+            let len = self.places.len(self.far(half));
             // A small half-turn is brought in at once when its turn comes, and the next one is being settled already.
-            if len < GREAT || half <= self.present_half().saturating_add(1) {
+            if len < GREAT || half <= self.next_half() {
                 return None;
             }
             let lead = self.granularity.div_ceil(len as u64 * SETTLE_NANOS);
@@ -288,39 +324,40 @@ impl<E: Timed> Buckets<E> {
         at(first).into_iter().chain(first.checked_add(1).and_then(at)).min()
     }
 
-    /// Moves about `budget` entries of a half-turn into the ring. Returns true if none is left.
+    /// Moves about `budget` entries of the present half-turn, or of the next one, into the ring. Returns true if none is
+    /// left.
     fn bring_in(&mut self, half: u64, budget: usize) -> bool {
-        let Some(half_turn) = self.far.get_mut(half) else { return true };
-        let (ring, occupancy) = (&mut self.ring, &mut self.occupancy);
-        let (granularity, mask) = (self.granularity, ring.len() - 1);
+        let index = self.index(half);
+        if !self.places.occupied.is_set(index) {
+            return true;
+        }
+        let mut chain = *self.places.whole(At(index), &mut self.pool);
+        let Places { chains, occupied, .. } = &mut self.places;
+        let (granularity, mask) = (self.granularity, self.ring - 1);
         let offset_of = |entry: &E| granularity.div_ceil(entry.deadline()) as usize & mask;
-        let taken = self.pool.take(&mut half_turn.chain, budget, |pool, entries| {
+        self.pool.take(&mut chain, budget, |pool, entries| {
             // They go to buckets all over the ring. To fetch these together costs a third.
             let mut offsets = [0; BLOCK];
             for (offset, entry) in offsets.iter_mut().zip(entries) {
                 *offset = offset_of(entry);
-                prefetch(&raw const ring[*offset]);
+                prefetch(&raw const chains[*offset]);
             }
             for offset in &offsets[..entries.len()] {
-                pool.prefetch(ring[*offset].tail);
+                pool.prefetch(chains[*offset].tail);
             }
             for (offset, entry) in offsets.into_iter().zip(entries) {
-                if !pool.push(&mut ring[offset], *entry) {
-                    pool.push_in_a_fresh_block(&mut ring[offset], *entry);
-                    occupancy.set(offset);
+                if !pool.push(&mut chains[offset], *entry) {
+                    pool.push_in_a_fresh_block(&mut chains[offset], *entry);
+                    occupied.set(offset);
                 }
             }
         });
-        half_turn.len -= taken;
-        let is_done = half_turn.chain.is_empty();
-        // A sweep that stands in this chain may stand in a block that has gone.
-        if taken > 0 {
-            self.rewind(ChainId::Far(half));
+        self.places.chains[index] = chain;
+        if chain.is_empty() {
+            self.places.emptied(At(index));
+            self.near = self.near.max(self.last_tick(half));
         }
-        if is_done {
-            self.far.remove(half);
-        }
-        is_done
+        chain.is_empty()
     }
 
     // ----- memory --------------------------------------------------------------------------
@@ -347,47 +384,38 @@ impl<E: Timed> Buckets<E> {
     pub(crate) fn clear(&mut self) {
         // A sweep would not do: it goes from where the last one stopped to the end of its round, and leaves the chains
         // before.
-        self.ring.fill(Chain::new());
-        self.far = Far::new(self.present_half(), self.ring.len());
-        self.occupancy = Occupancy::new(self.ring.len());
-        self.pool = Pool::new(self.ring.len());
-        self.sweep = Sweep::START;
+        self.places = Places::new(self.ring, self.places.occupied.len());
+        self.pool = Pool::new(self.ring);
         self.len = 0;
+        self.set_bounds();
     }
 
-    /// Returns all entries, in no order.
+    /// Returns all entries, in no order of deadlines.
     pub(super) fn iter(&self) -> impl Iterator<Item = &E> {
-        let far = self.far.iter().map(|(_, half_turn)| &half_turn.chain);
-        let chains = self.ring.iter().chain(far);
-        chains.flat_map(|chain| self.pool.iter(chain))
+        self.places.parts().flat_map(|(_, chain)| self.pool.iter(chain))
     }
 
-    /// Panics if an invariant is broken. `seen` is room to work in.
-    pub(crate) fn check_invariants(&self, seen: &mut Vec<bool>) {
-        let present = self.present_half();
-        assert_eq!(present, self.half_of(Tick(self.now.0.saturating_add(1))), "the present");
+    /// Panics if an invariant is broken.
+    pub(crate) fn check_invariants(&self) {
+        assert_eq!(self.present, self.half_of(Tick(self.now.0.saturating_add(1))), "the present");
         let mut entries = 0;
-        for (offset, chain) in self.ring.iter().enumerate() {
-            assert_eq!(self.occupancy.is_set(offset), !chain.is_empty(), "the bit at {offset}");
-            entries += self.pool.len(chain);
+        for (place, chain) in self.places.parts() {
+            entries += chain.len;
             for entry in self.pool.iter(chain) {
                 let tick = self.tick_of(entry.deadline());
-                assert_eq!(self.offset(tick.0), offset, "WHEEL-1: tick {} at {offset}", tick.0);
+                let half = self.half_of(tick);
+                let is_near = half - self.present <= 1 && place == At(self.offset(tick.0));
+                let is_far = half > self.present && place == self.far(half);
+                assert!(is_near || is_far, "WHEEL-1: tick {} is in the wrong place", tick.0);
                 assert!(tick > self.now, "WHEEL-1: tick {} has passed", tick.0);
-                assert!(self.half_of(tick) - present <= 1, "WHEEL-1: tick {} is far", tick.0);
-            }
-        }
-        for (half, HalfTurn { chain, len }) in self.far.iter() {
-            assert!(half > present, "WHEEL-1: half-turn {half} is present, and in the far store");
-            assert_eq!(*len, self.pool.len(chain), "the length of half-turn {half}");
-            assert!(*len > 0, "half-turn {half} is empty");
-            entries += len;
-            for entry in self.pool.iter(chain) {
-                assert_eq!(self.half_of(self.tick_of(entry.deadline())), half, "WHEEL-1");
             }
         }
         assert_eq!(entries, self.len, "the number of entries");
-        let chains = self.ring.iter().chain(self.far.iter().map(|(_, half_turn)| &half_turn.chain));
-        self.pool.check_invariants(chains, seen);
+        assert!(
+            self.half_of(self.near) - self.present <= 1,
+            "entries go to a bucket before its time"
+        );
+        self.places.check_invariants();
+        self.pool.check_invariants(self.places.parts().map(|(_, chain)| chain));
     }
 }

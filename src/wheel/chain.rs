@@ -8,12 +8,13 @@
 //!   chain: head ──> [ 31 entries ] ──> [ 31 entries ] ──> [ 5 entries        ] <── tail
 //! ```
 //!
-//! Entries of a chain are in the order in which they were pushed, whatever is removed. No block of a chain is empty. A
-//! block is in one chain, or free, or only a number without memory.
+//! Entries of a chain are in the order in which they were pushed. They come out from the front, block by block. No block of
+//! a chain is empty. A block is in one chain, and then it has a number, or it is free.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::hint::black_box;
+use core::iter::successors;
 
 use crate::platform::cpu::prefetch;
 
@@ -35,7 +36,7 @@ const GROWTH: usize = 64;
 /// The number of no block.
 const NIL: u32 = u32::MAX;
 
-const HAS_MEMORY: &str = "a block of a chain has memory";
+const HAS_BLOCK: &str = "a number of a chain has a block";
 
 struct Block<E> {
     next: u32,
@@ -52,23 +53,6 @@ impl<E: Timed> Block<E> {
         self.entries[self.len as usize] = entry;
         self.len += 1;
     }
-
-    /// Drops stale entries in place, and returns how many.
-    fn retain(&mut self, mut is_live: impl FnMut(&E) -> bool) -> usize {
-        let before = self.len as usize;
-        // Whether an entry is live is a cache miss, so the misses of a block are started together.
-        self.entries().iter().for_each(Timed::prefetch);
-        let mut kept = 0;
-        for place in 0..before {
-            let entry = self.entries[place];
-            if is_live(&entry) {
-                self.entries[kept] = entry;
-                kept += 1;
-            }
-        }
-        self.len = kept as u32;
-        before - kept
-    }
 }
 
 /// A list of entries. Its blocks are in a [`Pool`].
@@ -78,68 +62,52 @@ pub(super) struct Chain<E> {
     pub(super) head: u32,
     /// The block into which the next entry will be pushed.
     pub(super) tail: u32,
-    min: E,
+    /// The number of entries.
+    pub(super) len: usize,
+    /// The earliest entry, or one that was earlier still and is gone.
+    pub(super) min: E,
 }
 
 impl<E: Timed> Chain<E> {
     pub(super) fn new() -> Chain<E> {
-        Chain { head: NIL, tail: NIL, min: E::default() }
+        Chain { head: NIL, tail: NIL, len: 0, min: E::default() }
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.head == NIL
     }
-
-    /// Returns the earliest entry, or one that was earlier still and is gone.
-    pub(super) fn min(&self) -> Option<E> {
-        // It is not computed anew when an entry goes, so it may be too early, and never too late.
-        (!self.is_empty()).then_some(self.min)
-    }
-}
-
-/// The block of a chain behind which a sweep goes on.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Position(u32);
-
-impl Position {
-    /// Before the first block.
-    pub(super) const START: Position = Position(NIL);
 }
 
 /// All blocks of a wheel.
 pub(super) struct Pool<E> {
+    /// The blocks of chains, by number.
     blocks: Vec<Option<Box<Block<E>>>>,
-    free: Vec<u32>,
-    /// The numbers of the blocks that have no memory.
-    unallocated: Vec<u32>,
+    /// The numbers of no blocks.
+    unused: Vec<u32>,
+    free: Vec<Box<Block<E>>>,
     /// The pool keeps as many free blocks as are in use, and so many more.
     spare: usize,
 }
 
 impl<E: Timed> Pool<E> {
     pub(super) fn new(spare: usize) -> Pool<E> {
-        Pool { blocks: Vec::new(), free: Vec::new(), unallocated: Vec::new(), spare }
+        Pool { blocks: Vec::new(), unused: Vec::new(), free: Vec::new(), spare }
     }
 
     fn block(&self, number: u32) -> &Block<E> {
-        self.blocks[number as usize].as_deref().expect(HAS_MEMORY)
+        self.blocks[number as usize].as_deref().expect(HAS_BLOCK)
     }
 
     fn block_mut(&mut self, number: u32) -> &mut Block<E> {
-        self.blocks[number as usize].as_deref_mut().expect(HAS_MEMORY)
+        self.blocks[number as usize].as_deref_mut().expect(HAS_BLOCK)
     }
 
-    /// Returns an empty block.
+    /// Returns the number of an empty block.
     fn allocate(&mut self) -> u32 {
-        if let Some(number) = self.free.pop() {
-            let block = self.block_mut(number);
-            (block.next, block.len) = (NIL, 0);
-            return number;
-        }
-        let fresh = Some(Box::new(Block { next: NIL, len: 0, entries: [E::default(); BLOCK] }));
-        // A number stays when its memory goes, because the others are indices and cannot move.
-        if let Some(number) = self.unallocated.pop() {
-            self.blocks[number as usize] = fresh;
+        let fresh = || Box::new(Block { next: NIL, len: 0, entries: [E::default(); BLOCK] });
+        let block = Some(self.free.pop().unwrap_or_else(fresh));
+        if let Some(number) = self.unused.pop() {
+            self.blocks[number as usize] = block;
             return number;
         }
         // glibc grows the heap of a thread by a page at a time, with a system call for each, which took 4 ns of the 92 of a
@@ -147,33 +115,30 @@ impl<E: Timed> Pool<E> {
         if self.blocks.len() % GROWTH == 0 {
             drop(black_box(Vec::<Block<E>>::with_capacity(GROWTH)));
         }
-        self.blocks.push(fresh);
+        self.blocks.push(block);
         u32::try_from(self.blocks.len() - 1).expect("fewer than four thousand million blocks")
     }
 
-    /// Returns how many blocks have a number.
-    pub(super) fn blocks(&self) -> usize {
+    /// Returns how many blocks were in use at a time, at most.
+    pub(super) fn most_used(&self) -> usize {
         self.blocks.len()
+    }
+
+    fn used(&self) -> usize {
+        self.blocks.len() - self.unused.len()
     }
 
     /// Returns true if more blocks are free than are worth keeping.
     pub(super) fn is_bloated(&self) -> bool {
-        let used = self.blocks.len() - self.free.len() - self.unallocated.len();
-        self.free.len() > used + self.spare
+        self.free.len() > self.used() + self.spare
     }
 
     /// Frees the memory of at most `most` free blocks. Returns true if too many are still there.
     pub(super) fn give_back(&mut self, most: usize) -> bool {
         // Not whenever a block becomes free, because the allocator would make a burst of tasks a tenth slower.
-        for _ in 0..most {
-            if !self.is_bloated() {
-                return false;
-            }
-            let number = self.free.pop().expect("more than none");
-            self.blocks[number as usize] = None;
-            self.unallocated.push(number);
-        }
-        self.is_bloated()
+        let too_many = self.free.len().saturating_sub(self.used() + self.spare);
+        self.free.truncate(self.free.len() - too_many.min(most));
+        too_many > most
     }
 
     /// Appends an entry, if the last block has room for it.
@@ -185,6 +150,7 @@ impl<E: Timed> Pool<E> {
         if entry.deadline() < chain.min.deadline() {
             chain.min = entry;
         }
+        chain.len += 1;
         last.push(entry);
         true
     }
@@ -201,7 +167,26 @@ impl<E: Timed> Pool<E> {
             tail => self.block_mut(tail).next = fresh,
         }
         chain.tail = fresh;
+        chain.len += 1;
         self.block_mut(fresh).push(entry);
+    }
+
+    /// Appends an entry.
+    pub(super) fn append(&mut self, chain: &mut Chain<E>, entry: E) {
+        if !self.push(chain, entry) {
+            self.push_in_a_fresh_block(chain, entry);
+        }
+    }
+
+    /// Returns a chain of the entries of two.
+    pub(super) fn join(&mut self, first: Chain<E>, last: Chain<E>) -> Chain<E> {
+        if first.is_empty() || last.is_empty() {
+            return if first.is_empty() { last } else { first };
+        }
+        self.block_mut(first.tail).next = last.head;
+        let is_first = first.min.deadline() <= last.min.deadline();
+        let (len, min) = (first.len + last.len, if is_first { first.min } else { last.min });
+        Chain { head: first.head, tail: last.tail, len, min }
     }
 
     /// Takes entries from the front, block by block, until there are `budget` of them or the chain is empty. Returns how
@@ -212,23 +197,42 @@ impl<E: Timed> Pool<E> {
         budget: usize,
         mut give: impl FnMut(&mut Self, &[E]),
     ) -> usize {
-        let mut taken = 0;
-        while chain.head != NIL && taken < budget {
-            // It is taken out for the moment, so that its entries need not be copied.
+        let before = chain.len;
+        while chain.head != NIL && before - chain.len < budget {
+            // It is taken out, so that its entries need not be copied.
             let number = chain.head;
-            let block = self.blocks[number as usize].take().expect(HAS_MEMORY);
+            let mut block = self.blocks[number as usize].take().expect(HAS_BLOCK);
+            self.unused.push(number);
             chain.head = block.next;
-            taken += block.entries().len();
+            chain.len -= block.entries().len();
             give(self, block.entries());
             // The memory stays in the block, which the next push takes: it is still in the cache.
-            self.blocks[number as usize] = Some(block);
-            self.free.push(number);
+            (block.next, block.len) = (NIL, 0);
+            self.free.push(block);
         }
+        let taken = before - chain.len;
         // The tail must not stay behind: the next push would go into a free block.
         if chain.head == NIL {
             *chain = Chain::new();
         }
         taken
+    }
+
+    /// Takes about `budget` entries from the front, and appends those that are live to `kept`. Returns how many it took.
+    pub(super) fn sift(
+        &mut self,
+        chain: &mut Chain<E>,
+        kept: &mut Chain<E>,
+        budget: usize,
+        mut is_live: impl FnMut(&E) -> bool,
+    ) -> usize {
+        self.take(chain, budget, |pool, entries| {
+            // Whether an entry is live is a cache miss, so the misses of a block are started together.
+            entries.iter().for_each(Timed::prefetch);
+            for entry in entries.iter().filter(|entry| is_live(entry)) {
+                pool.append(kept, *entry);
+            }
+        })
     }
 
     /// Fetches a block into the cache: the head of a chain, or its tail.
@@ -239,124 +243,35 @@ impl<E: Timed> Pool<E> {
         }
     }
 
-    /// Returns how many entries a chain has, or `None` if there are more than `most`.
-    pub(super) fn len_up_to(&self, chain: &Chain<E>, most: usize) -> Option<usize> {
-        // Block by block, so a long chain costs no more than the budget.
-        let mut lens = self.numbers(chain).map(|number| self.block(number).entries().len());
-        lens.try_fold(0, |sum, len| Some(sum + len).filter(|sum| *sum <= most))
-    }
-
-    /// Returns how many entries a chain has.
-    pub(super) fn len(&self, chain: &Chain<E>) -> usize {
-        self.numbers(chain).map(|number| self.block(number).entries().len()).sum()
-    }
-
     /// Returns the entries of a chain, in order.
     pub(super) fn iter<'a>(&'a self, chain: &Chain<E>) -> impl Iterator<Item = &'a E> {
         self.numbers(chain).flat_map(|number| self.block(number).entries())
     }
 
     fn numbers(&self, chain: &Chain<E>) -> impl Iterator<Item = u32> + '_ {
-        let mut next = chain.head;
-        core::iter::from_fn(move || {
-            let number = (next != NIL).then_some(next)?;
-            next = self.block(number).next;
-            Some(number)
-        })
+        let number = |number| (number != NIL).then_some(number);
+        successors(number(chain.head), move |before| number(self.block(*before).next))
     }
 
-    /// Drops all stale entries of the chain, and sets `min` to the earliest of the others. Returns how many it dropped.
-    pub(super) fn prune(
-        &mut self,
-        chain: &mut Chain<E>,
-        mut is_live: impl FnMut(&E) -> bool,
-    ) -> usize {
-        let mut dropped = 0;
-        let mut position = Position::START;
-        while let Some(step) = self.sweep_block(chain, &mut position, &mut is_live) {
-            dropped += step.dropped;
-        }
-        // All entries are looked at anyway, so this is the time to make `min` exact.
-        let earliest = self
-            .iter(chain)
-            .copied()
-            .reduce(|min, entry| if entry.deadline() < min.deadline() { entry } else { min });
-        chain.min = earliest.unwrap_or_default();
-        dropped
-    }
-
-    /// Drops the stale entries of the block behind `position`, and moves on. Returns `None` at the end.
-    pub(super) fn sweep_block(
-        &mut self,
-        chain: &mut Chain<E>,
-        position: &mut Position,
-        is_live: impl FnMut(&E) -> bool,
-    ) -> Option<Step> {
-        let before = position.0;
-        let number = if before == NIL { chain.head } else { self.block(before).next };
-        if number == NIL {
-            return None;
-        }
-        let looked_at = self.block(number).entries().len();
-        let dropped = self.block_mut(number).retain(is_live);
-        let kept = looked_at - dropped;
-        let room = if before == NIL { 0 } else { BLOCK - self.block(before).entries().len() };
-        // The live entries go into the block before if they fit, and an empty block becomes free. Otherwise a chain that
-        // is swept again and again would end as many blocks with an entry each.
-        if kept <= room {
-            for place in 0..kept {
-                let entry = self.block(number).entries[place];
-                self.block_mut(before).push(entry);
-            }
-            let next = self.block(number).next;
-            match before {
-                NIL => chain.head = next,
-                before => self.block_mut(before).next = next,
-            }
-            // The position stays, because the block behind it is another one now.
-            if chain.tail == number {
-                chain.tail = before;
-            }
-            self.free.push(number);
-        } else {
-            position.0 = number;
-        }
-        Some(Step { looked_at, dropped })
-    }
-
-    /// Panics if one of the chains is broken. The chains must be all that there are. `seen` is room for a flag per block.
-    pub(super) fn check_invariants<'a>(
-        &self,
-        chains: impl Iterator<Item = &'a Chain<E>>,
-        seen: &mut Vec<bool>,
-    ) where
+    /// Panics if one of the chains is broken. The chains must be all that there are.
+    pub(super) fn check_invariants<'a>(&self, chains: impl Iterator<Item = &'a Chain<E>>)
+    where
         E: 'a,
     {
-        seen.clear();
-        seen.resize(self.blocks.len(), false);
+        let mut used = 0;
         for chain in chains {
             let mut last = NIL;
             for number in self.numbers(chain) {
-                let again = core::mem::replace(&mut seen[number as usize], true);
-                assert!(!again, "block {number} is in two chains");
                 assert!(self.block(number).len > 0, "block {number} of a chain is empty");
+                used += 1;
+                assert!(used <= self.used(), "block {number} is in two chains");
                 last = number;
             }
             assert_eq!(chain.tail, last, "the tail is the last block");
-            let min = chain.min().map(|min| min.deadline());
-            let early = self.iter(chain).find(|entry| Some(entry.deadline()) < min);
-            assert!(early.is_none(), "an entry is earlier than `min` of its chain");
+            assert_eq!(chain.len, self.iter(chain).count(), "the length of a chain");
+            let is_late = self.iter(chain).any(|entry| entry.deadline() < chain.min.deadline());
+            assert!(!is_late, "an entry is earlier than `min` of its chain");
         }
-        for number in self.free.iter().chain(&self.unallocated) {
-            let again = core::mem::replace(&mut seen[*number as usize], true);
-            assert!(!again, "block {number} is free and in a chain");
-        }
-        assert!(seen.iter().all(|seen| *seen), "a block is in no chain and not free");
+        assert_eq!(used, self.used(), "a block is in no chain and not free");
     }
-}
-
-/// The result of one step of a sweep: numbers of entries.
-pub(super) struct Step {
-    pub(super) looked_at: usize,
-    pub(super) dropped: usize,
 }

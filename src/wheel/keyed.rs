@@ -13,10 +13,9 @@
 //! `ready` and `behind` hold the entries of ticks that the buckets have reached, and the buckets those of later ticks. So
 //! the first of `ready` and `behind` is the first of all.
 
-use alloc::collections::{BTreeMap, BinaryHeap, VecDeque};
+use alloc::collections::{BinaryHeap, VecDeque};
 use alloc::vec::Vec;
-use core::cmp::{Ordering, Reverse};
-use core::fmt;
+use core::cmp::Reverse;
 use core::num::NonZeroU64;
 
 use super::buckets::Buckets;
@@ -24,6 +23,7 @@ use super::chain::Timed;
 use super::slots::{self, Slot, Slots};
 use crate::clock::tick::Tick;
 use crate::platform::cpu::prefetch;
+use crate::platform::impls::impl_debug;
 
 /// A timer wheel as a data structure: values by deadline, counted in ticks of any length. It has no thread, no clock
 /// and no atomics.
@@ -112,44 +112,32 @@ impl Timed for KeyedEntry {
     }
 }
 
-/// The entry of a value whose tick has come.
-#[derive(Clone, Copy)]
+/// The entry of a value whose tick has come, ordered by place.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(packed(8))] // 24 bytes
 struct Ready {
-    deadline: u64,
-    order: u64,
+    /// The deadline and the order, as one number, because a comparison of pairs takes several times as long.
+    place: u128,
     slot: u32,
     filing: u32,
 }
 
 impl Ready {
-    /// Its place, as one number, because a comparison of pairs takes several times as long.
     #[inline]
-    fn place(&self) -> u128 {
-        u128::from(self.deadline) << u64::BITS | u128::from(self.order)
+    fn new((deadline, order): (u64, u64), slot: u32, filing: u32) -> Ready {
+        Ready { place: u128::from(deadline) << u64::BITS | u128::from(order), slot, filing }
     }
-}
 
-impl Ord for Ready {
     #[inline]
-    fn cmp(&self, other: &Ready) -> Ordering {
-        self.place().cmp(&other.place())
+    fn deadline(&self) -> u64 {
+        (self.place >> u64::BITS) as u64
     }
-}
 
-impl PartialOrd for Ready {
     #[inline]
-    fn partial_cmp(&self, other: &Ready) -> Option<Ordering> {
-        Some(self.cmp(other))
+    fn order(&self) -> u64 {
+        self.place as u64
     }
 }
-
-impl PartialEq for Ready {
-    fn eq(&self, other: &Ready) -> bool {
-        self.place() == other.place()
-    }
-}
-
-impl Eq for Ready {}
 
 impl<T> Wheel<T> {
     /// Creates a wheel with this number of buckets, at tick zero.
@@ -271,7 +259,7 @@ impl<T> Wheel<T> {
     pub fn insert_as(&mut self, deadline: u64, order: u64, value: T) -> WheelKey {
         let (slot, generation, filing) = self.slots.insert(deadline, order, value);
         self.len += 1;
-        self.add_entry(Ready { deadline, order, slot, filing });
+        self.add_entry(Ready::new((deadline, order), slot, filing));
         WheelKey { slot, generation }
     }
 
@@ -282,16 +270,16 @@ impl<T> Wheel<T> {
 
     /// Makes an entry for a value, which stands for it from now on.
     fn file(&mut self, slot: u32) {
-        let filed = &mut self.slots[slot];
+        let Some(filed) = self.slots.get_mut(slot) else { return };
         // If it wraps, a stale entry from long ago may stand for the value as well. Then both are filed again when
         // they come up, and one of them becomes stale by that.
         filed.filing = filed.filing.wrapping_add(1);
-        let Slot { filing, deadline, order, .. } = *filed;
-        self.add_entry(Ready { deadline, order, slot, filing });
+        let ready = Ready::new((filed.deadline, filed.order), slot, filed.filing);
+        self.add_entry(ready);
     }
 
     fn add_entry(&mut self, ready: Ready) {
-        let Ready { deadline, slot, filing, .. } = ready;
+        let (deadline, Ready { slot, filing, .. }) = (ready.deadline(), ready);
         if self.buckets.insert(KeyedEntry { deadline, slot, filing }) {
             return;
         }
@@ -354,7 +342,7 @@ impl<T> Wheel<T> {
         let value = self.slots.take(slot, generation)?;
         self.len -= 1;
         let room = self.ready.capacity().max(self.behind.capacity());
-        if self.len == 0 && (room > KEPT || self.buckets.blocks() > BLOCKS_KEPT) {
+        if self.len == 0 && (room > KEPT || self.buckets.most_used() > BLOCKS_KEPT) {
             self.give_back_all();
         }
         Some(value)
@@ -375,8 +363,7 @@ impl<T> Wheel<T> {
             let is_live = |ready: &Ready| is_live(slots, ready.slot, ready.filing);
             self.ready.retain(is_live);
             self.behind.retain(|Reverse(ready)| is_live(ready));
-            self.shrink_ready();
-            self.buckets.give_back(enough); // the blocks from which they came
+            self.give_back(enough); // the blocks from which they came
         }
     }
 
@@ -461,7 +448,7 @@ impl<T> Wheel<T> {
     /// Moves on to a tick, and returns the deadline and the order of the value that [`pop`](Wheel::pop) would take out.
     pub fn peek(&mut self, to: u64) -> Option<(u64, u64)> {
         let first = self.first_due(to)?;
-        Some((first.deadline, first.order))
+        Some((first.deadline(), first.order()))
     }
 
     /// Returns a deadline and an order before which no value comes out, without a look at the values. Returns `None` if no
@@ -471,14 +458,14 @@ impl<T> Wheel<T> {
         let (first, _) = self.first_filed()?;
         // Its slot is a cache miss, which the caller need not wait for now.
         self.slots.get(first.slot).into_iter().for_each(|slot| prefetch(slot));
-        Some((first.deadline, first.order))
+        Some((first.deadline(), first.order()))
     }
 
     /// Moves on to a tick, and returns how many values are due by then, or somewhat more if some were removed.
     #[cfg(feature = "std")]
     pub(crate) fn count_due(&mut self, to: u64) -> usize {
         self.move_to(to);
-        self.ready.partition_point(|ready| ready.deadline <= self.now) + self.behind.len()
+        self.ready.partition_point(|ready| ready.deadline() <= self.now) + self.behind.len()
     }
 
     /// Returns all values with their deadlines, in no order.
@@ -508,7 +495,7 @@ impl<T> Wheel<T> {
     fn first_due(&mut self, to: u64) -> Option<Ready> {
         self.move_to(to);
         let (first, _) = self.first_ready()?;
-        (first.deadline <= self.now).then_some(first)
+        (first.deadline() <= self.now).then_some(first)
     }
 
     /// Moves the buckets on, and what comes out of them to `ready`.
@@ -539,15 +526,15 @@ impl<T> Wheel<T> {
                 self.slots.get(soon.slot).into_iter().for_each(|slot| prefetch(slot));
             }
             let KeyedEntry { slot, filing, .. } = *entry;
-            if !is_live(&self.slots, slot, filing) {
+            let Some(Slot { deadline, order, .. }) = filed(&self.slots, slot, filing) else {
                 continue;
-            }
-            let Slot { deadline, order, .. } = self.slots[slot];
+            };
+            let (deadline, order) = (*deadline, *order);
             // It was reset to a later tick. Within this tick, `first_ready` sees to it.
             if deadline > self.now && self.buckets.tick_of(deadline) > tick {
                 self.file(slot);
             } else {
-                self.batch.push(Ready { deadline, order, slot, filing });
+                self.batch.push(Ready::new((deadline, order), slot, filing));
             }
         }
         given_out.clear();
@@ -573,9 +560,9 @@ impl<T> Wheel<T> {
     fn first_ready(&mut self) -> Option<(Ready, bool)> {
         loop {
             let (first, is_ready) = self.first_filed()?;
-            let filed = self.slots.get(first.slot).filter(|slot| slot.is_filed_as(first.filing));
+            let filed = filed(&self.slots, first.slot, first.filing);
             let due = filed.map(|slot| (slot.deadline, slot.order));
-            if due == Some((first.deadline, first.order)) {
+            if due == Some((first.deadline(), first.order())) {
                 return Some((first, is_ready));
             }
             // It is stale, or its value was reset to a later time within this tick.
@@ -605,18 +592,21 @@ impl<T> Wheel<T> {
         } else {
             self.behind.pop();
         }
-        self.shrink_ready();
-        self.buckets.give_back(1); // the blocks from which they came
+        self.give_back(1); // the blocks from which they came
     }
 
-    /// Gives back what a peak has left of the room for entries whose tick has come.
-    fn shrink_ready(&mut self) {
+    /// Gives back what a peak has left: room for entries whose tick has come, and about so many blocks.
+    #[inline]
+    fn give_back(&mut self, blocks: usize) {
         let is_bloated = |room: usize, len: usize| room > KEPT && len < room / 8;
         if is_bloated(self.ready.capacity(), self.ready.len()) {
             self.ready.shrink_to(2 * self.ready.len());
         }
         if is_bloated(self.behind.capacity(), self.behind.len()) {
             self.behind.shrink_to(2 * self.behind.len());
+        }
+        if self.buckets.is_bloated() {
+            self.buckets.give_back(blocks);
         }
     }
 
@@ -626,13 +616,12 @@ impl<T> Wheel<T> {
             return None;
         }
         let (first, is_ready) = self.first_ready()?;
-        if first.deadline > self.now || !may_pop(first.deadline, first.order) {
+        if first.deadline() > self.now || !may_pop(first.deadline(), first.order()) {
             return None;
         }
         self.take_ready(is_ready);
-        let generation = self.slots[first.slot].generation;
-        let key = WheelKey { slot: first.slot, generation };
-        Some((key, first.deadline, self.vacate(key)?))
+        let key = self.key_at(first.slot)?;
+        Some((key, first.deadline(), self.vacate(key)?))
     }
 
     // ----- what comes next -----------------------------------------------------------------
@@ -652,19 +641,19 @@ impl<T> Wheel<T> {
         let mut budget = budget;
         while self.len > 0 {
             if let Some((first, _)) = self.first_ready() {
-                return Some(first.deadline); // what is in the buckets is later
+                return Some(first.deadline()); // what is in the buckets is later
             }
             // Entries whose values were reset stand for an earlier time than is true. They are collected, and filed
             // where they belong, and then the look begins anew.
             let mut moved = core::mem::take(&mut self.given_out);
             let slots = &self.slots;
             let first = self.buckets.first(budget, |entry| {
-                let is_live = is_live(slots, entry.slot, entry.filing);
-                let has_moved = is_live && slots[entry.slot].deadline != entry.deadline;
+                let filed = filed(slots, entry.slot, entry.filing);
+                let has_moved = filed.is_some_and(|slot| slot.deadline != entry.deadline);
                 if has_moved {
                     moved.push(*entry);
                 }
-                is_live && !has_moved
+                filed.is_some() && !has_moved
             });
             let is_known = moved.is_empty();
             budget = budget.saturating_sub(moved.len());
@@ -689,26 +678,24 @@ impl<T> Wheel<T> {
     /// Panics if an invariant is broken.
     #[doc(hidden)]
     pub fn check_invariants(&self) {
-        self.buckets.check_invariants(&mut Vec::new());
+        self.buckets.check_invariants();
         self.slots.check_invariants(self.len);
         let ready = || self.ready.iter().chain(self.behind.iter().map(|Reverse(ready)| ready));
-        let mut filed: BTreeMap<u32, u32> = self.slots.iter().map(|(slot, _)| (slot, 0)).collect();
-        let mut count = |slot: u32, filing, deadline| {
-            if is_live(&self.slots, slot, filing) {
-                *filed.entry(slot).or_default() += 1;
-                let is_in_time = deadline <= self.slots[slot].deadline;
-                assert!(is_in_time, "slot {slot} is filed too late");
+        let entries = self.buckets.iter().map(|entry| (entry.slot, entry.filing, entry.deadline));
+        let entries = entries.chain(ready().map(|it| (it.slot, it.filing, it.deadline())));
+        let mut live = Vec::new();
+        for (slot, filing, deadline) in entries {
+            if let Some(filed) = filed(&self.slots, slot, filing) {
+                assert!(deadline <= filed.deadline, "slot {slot} is filed too late");
+                live.push(slot);
             }
-        };
-        self.buckets.iter().for_each(|entry| count(entry.slot, entry.filing, entry.deadline));
-        ready().for_each(|ready| count(ready.slot, ready.filing, ready.deadline));
-        assert!(
-            filed.values().all(|count| *count == 1),
-            "a value has one entry that stands for it"
-        );
+        }
+        live.sort_unstable();
+        let values = self.slots.iter().map(|(slot, _)| slot);
+        assert!(values.eq(live), "a value has one entry that stands for it");
         assert!(self.ready.iter().is_sorted(), "`ready` is out of order");
         let reached = self.buckets.now();
-        let is_late = ready().any(|ready| self.buckets.tick_of(ready.deadline) > reached);
+        let is_late = ready().any(|ready| self.buckets.tick_of(ready.deadline()) > reached);
         assert!(!is_late, "an entry is ready whose tick has not come");
     }
 }
@@ -726,21 +713,16 @@ const KEPT: usize = 256;
 /// The memory of so many blocks is kept when the wheel is empty.
 const BLOCKS_KEPT: usize = 256;
 
-/// Returns true if the entry of this filing stands for the value in this slot. The page of the slot may have been
-/// given back.
-fn is_live<T>(slots: &Slots<T>, slot: u32, filing: u32) -> bool {
-    slots.get(slot).is_some_and(|slot| slot.is_filed_as(filing))
+/// Returns the slot for whose value the entry of this filing stands. The page of the slot may have been given back.
+fn filed<T>(slots: &Slots<T>, slot: u32, filing: u32) -> Option<&Slot<T>> {
+    slots.get(slot).filter(|slot| slot.filing == filing && slot.value.is_some())
 }
 
-impl<T> fmt::Debug for Wheel<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Wheel")
-            .field("now", &self.now())
-            .field("len", &self.len)
-            .field("buckets", &self.size)
-            .finish_non_exhaustive()
-    }
+fn is_live<T>(slots: &Slots<T>, slot: u32, filing: u32) -> bool {
+    filed(slots, slot, filing).is_some()
 }
+
+impl_debug!(Wheel<T>, self, now: self.now, len: self.len, buckets: self.size);
 
 /// An iterator over due values and their deadlines: see [`Wheel::advance`].
 pub struct Advance<'a, T> {
@@ -756,12 +738,7 @@ impl<T> Iterator for Advance<'_, T> {
     }
 }
 
-impl<T> fmt::Debug for Advance<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let at_most = self.wheel.ready.len() + self.wheel.behind.len();
-        f.debug_struct("Advance").field("at_most", &at_most).finish_non_exhaustive()
-    }
-}
+impl_debug!(Advance<'_, T>, self, at_most: self.wheel.ready.len() + self.wheel.behind.len());
 
 #[cfg(test)]
 mod tests {
@@ -772,7 +749,7 @@ mod tests {
         let mut wheel = Wheel::new(4);
         let first = wheel.insert(1, 'a');
         wheel.remove(first);
-        wheel.slots[0].generation = u32::MAX;
+        wheel.slots.get_mut(0).expect("a slot").generation = u32::MAX;
         let last = wheel.insert(1, 'b');
         assert_eq!((last.slot, last.generation), (0, u32::MAX));
         assert_eq!(wheel.remove(last), Some('b'));

@@ -23,16 +23,15 @@
 //! entry is dropped when it comes up, or swept when there are many.
 
 // `buckets` is the wheel proper: entries by tick, and where each of them is (WHEEL-1). `sweep` finds the first live
-// entry and drops stale ones. Below them, `chain` has the blocks in which entries lie, `far` the half-turns that are
-// not in the ring yet, and `occupancy` the bitmap. Two use them: `keyed`, which is `Wheel`, with the values in `slots`,
-// and the scheduler, with `entry`.
+// entry and drops stale ones. Below them, `chain` has the blocks in which entries lie, and `occupancy` the bitmap. Two use
+// them: `keyed`, which is `Wheel`, with the values in `slots`, and the scheduler, with `entry`.
 mod buckets;
 mod chain;
 #[cfg(feature = "std")]
 pub(crate) mod entry;
-mod far;
 mod keyed;
 mod occupancy;
+mod places;
 mod slots;
 mod sweep;
 

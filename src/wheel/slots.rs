@@ -14,33 +14,31 @@
 
 use alloc::vec::Vec;
 use core::iter;
-use core::ops::{Index, IndexMut};
 
 /// A page has at most 1024 slots.
 pub(super) const PAGES: u32 = 10;
 
-/// A million slots are in one page, so the memory of a peak goes back when the last value has gone. The first page is found
-/// without a look at the list of pages.
+/// A million slots are in one page, so the memory of a peak goes back when the last value has gone.
 #[cfg(feature = "std")]
 pub(super) const ONE_PAGE: u32 = 20;
 
 /// When a slot of an empty page has had so many generations or filings, the number of the page is not used again.
 const WORN: u32 = u32::MAX / 4 * 3;
 
-/// Follows the last free slot of a page, and the last open page.
+/// Follows the last free slot of a page.
 const NONE: u32 = u32::MAX;
 
 pub(super) struct Slots<T> {
-    /// The page with the number zero. It lies here, because most wheels have no other.
+    /// The page with the number zero. It lies here, beside the rest of what each call writes, because most wheels have no
+    /// other.
     first: Page<T>,
-    /// The others that were ever used, from number one on.
     more: Vec<Page<T>>,
+    /// The numbers of the pages that have room. The last one gets the next value.
+    open: Vec<u32>,
+    /// The page that was emptied last. No other empty page has slots.
+    spare: u32,
     /// The binary logarithm of the most slots of a page.
     page_bits: u32,
-    /// The number of the page that gets the next value, or [`NONE`] if all are full.
-    open: u32,
-    /// One page has slots, and all of them are free.
-    has_spare: bool,
 }
 
 struct Page<T> {
@@ -51,9 +49,7 @@ struct Page<T> {
     /// How many slots are not free.
     taken: u32,
     /// New slots begin with this generation and filing, which none of the page's slots had reached when it was given back.
-    start: (u32, u32),
-    /// The number of the open page after this one, or [`NONE`].
-    next_open: u32,
+    start: u32,
 }
 
 pub(super) struct Slot<T> {
@@ -71,34 +67,25 @@ impl<T> Slot<T> {
     pub(super) fn holds(&self, generation: u32) -> bool {
         self.generation == generation && self.value.is_some()
     }
-
-    pub(super) fn is_filed_as(&self, filing: u32) -> bool {
-        self.filing == filing && self.value.is_some()
-    }
 }
 
 impl<T> Page<T> {
-    fn new(next_open: u32) -> Page<T> {
-        Page { slots: Vec::new(), free: NONE, taken: 0, start: (0, 0), next_open }
-    }
-
-    /// Returns true if the numbers of its slots will be used up soon.
-    fn is_worn(&self) -> bool {
-        self.start.0.max(self.start.1) > WORN
+    fn new() -> Page<T> {
+        Page { slots: Vec::new(), free: NONE, taken: 0, start: 0 }
     }
 }
 
 impl<T> Slots<T> {
     /// Returns no slots, in pages of at most so many binary digits.
     pub(super) fn new(page_bits: u32) -> Slots<T> {
-        let (first, more) = (Page::new(NONE), Vec::new());
-        Slots { first, more, page_bits, open: 0, has_spare: false }
+        let (first, more, open) = (Page::new(), Vec::new(), alloc::vec![0]);
+        Slots { first, more, open, spare: NONE, page_bits }
     }
 
     /// Takes the number of a slot apart, into the number of its page and its offset there.
     #[inline]
-    fn parts(&self, slot: u32) -> (u32, usize) {
-        (slot >> self.page_bits, (slot & (self.most() - 1)) as usize)
+    fn parts(&self, slot: u32) -> (usize, usize) {
+        ((slot >> self.page_bits) as usize, (slot & (self.most() - 1)) as usize)
     }
 
     /// Returns the most slots of a page.
@@ -108,19 +95,13 @@ impl<T> Slots<T> {
     }
 
     #[inline]
-    fn page(&self, number: u32) -> Option<&Page<T>> {
-        match number.checked_sub(1) {
-            None => Some(&self.first),
-            Some(at) => self.more.get(at as usize),
-        }
+    fn page(&self, number: usize) -> Option<&Page<T>> {
+        if number == 0 { Some(&self.first) } else { self.more.get(number - 1) }
     }
 
     #[inline]
-    fn page_mut(&mut self, number: u32) -> Option<&mut Page<T>> {
-        match number.checked_sub(1) {
-            None => Some(&mut self.first),
-            Some(at) => self.more.get_mut(at as usize),
-        }
+    fn page_mut(&mut self, number: usize) -> Option<&mut Page<T>> {
+        if number == 0 { Some(&mut self.first) } else { self.more.get_mut(number - 1) }
     }
 
     fn pages(&self) -> impl Iterator<Item = &Page<T>> {
@@ -135,15 +116,18 @@ impl<T> Slots<T> {
     /// If there are four thousand million values.
     #[inline]
     pub(super) fn insert(&mut self, deadline: u64, order: u64, value: T) -> (u32, u32, u32) {
-        if self.open == NONE {
-            self.add_page();
-        }
-        let (number, page_bits, most) = (self.open, self.page_bits, self.most());
-        let page = self.page_mut(number).expect("an open page is one of them");
-        let was_spare = page.free != NONE && page.taken == 0;
+        let number = self.open.last().copied().unwrap_or_else(|| self.add_page());
+        let (page_bits, most) = (self.page_bits, self.most());
+        let page = self.page_mut(number as usize).expect("an open page is one of them");
         let offset = if page.free == NONE {
-            let ((generation, filing), deadline) = (page.start, u64::from(NONE));
-            page.slots.push(Slot { generation, filing, deadline, order, value: None });
+            let (start, deadline) = (page.start, u64::from(NONE));
+            page.slots.push(Slot {
+                generation: start,
+                filing: start,
+                deadline,
+                order,
+                value: None,
+            });
             page.slots.len() - 1
         } else {
             page.free as usize
@@ -154,26 +138,26 @@ impl<T> Slots<T> {
         (slot.deadline, slot.order, slot.value) = (deadline, order, Some(value));
         let names = (number << page_bits | offset as u32, slot.generation, slot.filing);
         page.taken += 1;
-        let (is_full, next_open) = (page.taken == most, page.next_open);
-        self.has_spare &= !was_spare;
-        if is_full {
-            self.open = next_open;
+        if page.taken == most {
+            self.open.pop();
         }
         names
     }
 
     #[cold]
-    fn add_page(&mut self) {
+    fn add_page(&mut self) -> u32 {
         let number = u32::try_from(self.more.len() + 1).ok();
         let number = number.filter(|number| *number < u32::MAX >> self.page_bits);
-        self.open = number.expect("fewer than four thousand million values");
-        self.more.push(Page::new(NONE));
+        let number = number.expect("fewer than four thousand million values");
+        self.more.push(Page::new());
+        self.open.push(number);
+        number
     }
 
     /// Takes the value out of its slot, and frees the slot. Returns `None` if a later value is there, or none.
     #[inline]
     pub(super) fn take(&mut self, slot: u32, generation: u32) -> Option<T> {
-        let ((number, offset), most, open) = (self.parts(slot), self.most(), self.open);
+        let ((number, offset), most) = (self.parts(slot), self.most());
         let page = self.page_mut(number)?;
         let slot = page.slots.get_mut(offset)?;
         if slot.generation != generation {
@@ -187,46 +171,37 @@ impl<T> Slots<T> {
         let was_full = page.taken == most;
         page.taken -= 1;
         let is_empty = page.taken == 0;
-        if was_full {
-            page.next_open = open;
-            self.open = number;
-        }
-        if is_empty {
-            self.emptied(number);
+        if was_full || is_empty {
+            self.note(number as u32, was_full);
         }
         Some(value)
     }
 
-    /// Gives a page back that has become empty, unless it is the only one, and small.
+    /// Notes that a page was full, and has room now, or that it has become empty. A small page that is empty is kept as the
+    /// spare one, and the one before goes back. A large page goes back at once.
     #[cold]
-    fn emptied(&mut self, number: u32) {
-        let (has_spare, most) = (self.has_spare, self.most());
-        let Some(page) = self.page_mut(number) else { return };
-        if !has_spare && page.slots.len() <= 1 << PAGES {
-            self.has_spare = true;
+    fn note(&mut self, number: u32, was_full: bool) {
+        if was_full {
+            self.open.push(number);
+            return;
+        }
+        let page = self.page(number as usize);
+        let is_small = page.is_some_and(|page| page.slots.len() <= 1 << PAGES);
+        let before = if is_small { core::mem::replace(&mut self.spare, number) } else { number };
+        let most = self.most();
+        let Some(page) = self.page_mut(before as usize) else { return };
+        if page.taken > 0 || is_small && before == number {
             return;
         }
         page.free = NONE;
         for slot in core::mem::take(&mut page.slots) {
-            page.start = (page.start.0.max(slot.generation), page.start.1.max(slot.filing));
+            page.start = page.start.max(slot.generation).max(slot.filing);
         }
-        if page.is_worn() {
+        // Its numbers will be used up soon.
+        if page.start > WORN {
             page.taken = most;
-            let next_open = page.next_open;
-            self.close_page(number, next_open);
+            self.open.retain(|open| *open != before);
         }
-    }
-
-    /// Takes a page off the list of open ones.
-    fn close_page(&mut self, number: u32, next_open: u32) {
-        if self.open == number {
-            self.open = next_open;
-            return;
-        }
-        let most = self.most();
-        let mut pages = iter::once(&mut self.first).chain(&mut self.more);
-        let before = pages.find(|page| page.taken < most && page.next_open == number);
-        before.expect("an open page is in the list").next_open = next_open;
     }
 
     pub(super) fn get(&self, slot: u32) -> Option<&Slot<T>> {
@@ -249,46 +224,23 @@ impl<T> Slots<T> {
     /// Panics if an invariant is broken, or unless so many slots hold a value.
     pub(super) fn check_invariants(&self, len: usize) {
         assert_eq!(self.iter().count(), len, "the number of values");
-        let mut listed = alloc::vec![0; 1 + self.more.len()];
-        let open = |number: u32| self.page(number).map(|page| (number, page));
-        let next = |(_, page): &(u32, &Page<T>)| open(page.next_open);
-        for (number, _) in iter::successors(open(self.open), next) {
-            listed[number as usize] += 1;
-            assert_eq!(listed[number as usize], 1, "page {number} is listed twice");
-        }
-        let mut spare = 0;
-        for (page, listed) in self.pages().zip(listed) {
-            assert_eq!(listed, u32::from(page.taken < self.most()), "pages with room are listed");
+        let mut open = self.open.clone();
+        open.sort_unstable();
+        let have_room = (0..).zip(self.pages()).filter(|(_, page)| page.taken < self.most());
+        assert!(have_room.map(|(number, _)| number).eq(open), "pages with room are listed once");
+        for (number, page) in (0..).zip(self.pages()) {
             let (mut free, mut next) = (0, page.free);
             while next != NONE {
                 let slot = &page.slots[next as usize];
                 assert!(slot.value.is_none(), "a free slot has a value");
                 (free, next) = (free + 1, slot.deadline as u32);
             }
-            let is_worn = page.slots.is_empty() && page.is_worn();
+            let is_worn = page.slots.is_empty() && page.start > WORN;
             let is_whole = page.taken as usize + free == page.slots.len();
             assert!(is_worn || is_whole, "each slot is taken or free");
-            spare += usize::from(!page.slots.is_empty() && page.taken == 0);
+            let is_spare = page.taken == 0 && !page.slots.is_empty();
+            assert!(!is_spare || number == self.spare, "a page is empty, and not given back");
         }
-        assert_eq!(spare, usize::from(self.has_spare), "empty pages");
-    }
-}
-
-impl<T> Index<u32> for Slots<T> {
-    type Output = Slot<T>;
-
-    #[inline]
-    fn index(&self, slot: u32) -> &Slot<T> {
-        let (number, offset) = self.parts(slot);
-        &self.page(number).expect("a page that was used").slots[offset]
-    }
-}
-
-impl<T> IndexMut<u32> for Slots<T> {
-    #[inline]
-    fn index_mut(&mut self, slot: u32) -> &mut Slot<T> {
-        let (number, offset) = self.parts(slot);
-        &mut self.page_mut(number).expect("a page that was used").slots[offset]
     }
 }
 
@@ -371,15 +323,15 @@ mod tests {
     #[test]
     fn s10_a_worn_page_in_the_middle_of_the_open_ones_is_closed() {
         let (mut slots, keys) = filled(3 * PAGE);
-        slots[0].generation = WORN;
+        slots.get_mut(0).expect("a slot").generation = WORN;
         assert_eq!(slots.take(0, WORN), Some(0));
         for page in 1..3 {
             let (slot, generation) = keys[page * PAGE];
             assert!(slots.take(slot, generation).is_some());
             slots.check_invariants(3 * PAGE - 1 - page);
         }
-        // The spare page is another one, or the worn one would be kept.
-        for (slot, generation) in keys[PAGE + 1..2 * PAGE].iter().chain(&keys[1..PAGE]) {
+        // The worn page is not the last one that is emptied, or it would be kept.
+        for (slot, generation) in keys[1..PAGE].iter().chain(&keys[PAGE + 1..2 * PAGE]) {
             assert!(slots.take(*slot, *generation).is_some());
         }
         slots.check_invariants(PAGE - 1);
@@ -391,12 +343,9 @@ mod tests {
     #[test]
     fn s10_a_slot_that_is_used_again_and_again_wears_out_its_page_and_no_other() {
         let (mut slots, keys) = filled(2 * PAGE);
-        for (slot, generation) in &keys[PAGE..] {
-            assert!(slots.take(*slot, *generation).is_some());
-        }
-        slots[0].generation = WORN;
+        slots.get_mut(0).expect("a slot").generation = WORN;
         assert_eq!(slots.take(0, WORN), Some(0));
-        for (slot, generation) in &keys[1..PAGE] {
+        for (slot, generation) in &keys[1..] {
             assert!(slots.take(*slot, *generation).is_some());
         }
         slots.check_invariants(0);

@@ -4,13 +4,11 @@
 //! they meet: [`first`](Buckets::first) finds the earliest live entry, and [`sweep`](Buckets::sweep) goes through
 //! all chains block by block and goes on where it stopped.
 
-use super::buckets::{Buckets, ChainId, Sweep};
-use super::chain::{Chain, Pool, Position, Timed};
-use super::far::Far;
+use super::buckets::Buckets;
+use super::chain::{Chain, Timed};
+use super::places::Place;
 
 impl<E: Timed> Buckets<E> {
-    // ----- what comes next -----------------------------------------------------------------
-
     /// Returns the earliest deadline of a live entry. If it would have to look at more than about `budget` entries, it
     /// returns a time that is no later.
     pub(crate) fn first(
@@ -18,168 +16,58 @@ impl<E: Timed> Buckets<E> {
         mut budget: usize,
         mut is_live: impl FnMut(&E) -> bool,
     ) -> Option<u64> {
-        let near = self.first_of(Buckets::first_bucket, &mut budget, &mut is_live);
+        let near = self.first_of(Buckets::first_near, &mut budget, &mut is_live);
         // A near entry of the present half-turn comes before everything that is far. One of the next half-turn need
         // not, because others of that half-turn may still be far.
-        let is_certain =
-            near.is_some_and(|near| self.half_of(self.tick_of(near)) == self.present_half());
-        if is_certain {
+        if near.is_some_and(|near| self.half_of(self.tick_of(near)) == self.present) {
             return near;
         }
         // Only the first half-turn that has live entries matters: all others are later.
-        let first_far = |wheel: &Self| wheel.far.first_from(0).map(ChainId::Far);
+        let first_far = |wheel: &Self| wheel.first_far().map(|half| wheel.far(half));
         let far = self.first_of(first_far, &mut budget, &mut is_live);
         near.into_iter().chain(far).min()
-    }
-
-    /// Returns the first bucket from the next tick on that is not empty.
-    fn first_bucket(&self) -> Option<ChainId> {
-        let start = self.offset(self.now.0.wrapping_add(1));
-        // The ring begins at the next tick; what lies before that offset comes after its end.
-        let wrapped = || self.occupancy.next(0, start.saturating_sub(1)).filter(|at| *at < start);
-        let offset = self.occupancy.next(start, self.ring.len() - 1).or_else(wrapped);
-        offset.map(ChainId::Bucket)
     }
 
     /// Returns the earliest deadline of a live entry of the chain that `next` finds. If all of its entries are stale, they
     /// are dropped, and `next` finds another one.
     fn first_of(
         &mut self,
-        next: impl Fn(&Self) -> Option<ChainId>,
+        next: impl Fn(&Self) -> Option<Place>,
         budget: &mut usize,
         is_live: &mut impl FnMut(&E) -> bool,
     ) -> Option<u64> {
         loop {
-            let id = next(self)?;
-            let (chain, len) = chain_of(&mut self.ring, &mut self.far, id)?;
-            let (first, dropped) = first_in(&mut self.pool, chain, budget, is_live);
-            len.into_iter().for_each(|len| *len -= dropped);
-            self.len -= dropped;
-            // A sweep may stand in a block that has gone by this.
-            if dropped > 0 {
-                self.rewind(id);
+            let place = next(self)?;
+            let (min, len) = (self.places.get(place).min, self.places.len(place));
+            // Mostly the first entry is live, and then one look is enough. If it is gone, its deadline is still no later
+            // than the others, and a search may cost too much.
+            if is_live(&min) || len > *budget {
+                return Some(min.deadline());
             }
-            if first.is_some() {
-                return first;
+            *budget -= len;
+            let (chain, mut live) = (self.places.whole(place, &mut self.pool), Chain::new());
+            self.pool.sift(chain, &mut live, usize::MAX, &mut *is_live);
+            self.places.put(place, live);
+            self.len -= len - live.len;
+            if !live.is_empty() {
+                return Some(live.min.deadline());
             }
-            self.emptied(id);
         }
     }
-
-    // ----- sweeping ------------------------------------------------------------------------
 
     /// Looks at about `budget` entries, from where the last call stopped, and drops those that are stale. Returns true if
     /// this call has come to the end of a round.
     pub(crate) fn sweep(&mut self, budget: usize, mut is_live: impl FnMut(&E) -> bool) -> bool {
-        let mut looked_at = 0;
-        while looked_at < budget {
-            let Some(step) = self.sweep_step(&mut is_live) else {
-                self.sweep = Sweep::START;
-                return true;
-            };
-            // Each step counts one more than it looks at, so a walk over empty chains comes to its end too.
-            looked_at += step;
+        let mut left = budget;
+        while left > 0 {
+            let step = self.places.sweep(&mut self.pool, left, &mut is_live);
+            let Some((looked_at, dropped)) = step else { return true };
+            // Each chain counts one more than its entries, so a walk over short ones comes to its end too.
+            left = left.saturating_sub(looked_at + 1);
+            self.len -= dropped;
         }
         false
     }
-
-    /// Sweeps one block, or goes on to the next chain. Returns how many entries it looked at, plus one for the step
-    /// itself, or `None` at the end of the round.
-    fn sweep_step(&mut self, is_live: &mut impl FnMut(&E) -> bool) -> Option<usize> {
-        // The chain at which the last call stopped may be empty by now.
-        let id = self.first_chain_from(self.sweep.chain)?;
-        if id != self.sweep.chain {
-            self.sweep = Sweep { chain: id, position: Position::START };
-        }
-        let mut position = self.sweep.position;
-        let (chain, len) = chain_of(&mut self.ring, &mut self.far, id)?;
-        let step = self.pool.sweep_block(chain, &mut position, is_live);
-        let is_empty = chain.is_empty();
-        let dropped = step.as_ref().map_or(0, |step| step.dropped);
-        len.into_iter().for_each(|len| *len -= dropped);
-        self.len -= dropped;
-        self.sweep.position = position;
-        // Its bit is cleared, or its half-turn forgotten, so nothing looks at it again.
-        if is_empty {
-            self.emptied(id);
-        }
-        if let Some(step) = step {
-            return Some(step.looked_at + 1);
-        }
-        // The end of this chain. Which of the next ones has entries, the next step finds out.
-        let next = match id {
-            ChainId::Bucket(offset) => ChainId::Bucket(offset + 1),
-            // There is none behind the last half-turn of all, which a wheel of two buckets can reach: there each tick
-            // is a half-turn.
-            ChainId::Far(half) => ChainId::Far(half.checked_add(1)?),
-        };
-        self.sweep = Sweep { chain: next, position: Position::START };
-        Some(1)
-    }
-
-    /// Returns the first chain from this one on that is not empty.
-    fn first_chain_from(&self, id: ChainId) -> Option<ChainId> {
-        let half = match id {
-            ChainId::Bucket(offset) => match self.occupancy.next(offset, self.ring.len() - 1) {
-                Some(offset) => return Some(ChainId::Bucket(offset)),
-                None => 0,
-            },
-            ChainId::Far(half) => half,
-        };
-        self.far.first_from(half).map(ChainId::Far)
-    }
-
-    /// Notes that a chain has become empty.
-    pub(super) fn emptied(&mut self, id: ChainId) {
-        match id {
-            ChainId::Bucket(offset) => self.occupancy.clear(offset),
-            ChainId::Far(half) => self.far.remove(half),
-        }
-        self.rewind(id);
-    }
-
-    /// Makes a sweep that stands in this chain begin the chain anew, because its blocks have changed.
-    pub(super) fn rewind(&mut self, id: ChainId) {
-        if self.sweep.chain == id {
-            self.sweep.position = Position::START;
-        }
-    }
-}
-
-/// Returns the chain with this id, and the number of its entries if that is kept.
-fn chain_of<'a, E: Timed>(
-    ring: &'a mut [Chain<E>],
-    far: &'a mut Far<E>,
-    id: ChainId,
-) -> Option<(&'a mut Chain<E>, Option<&'a mut usize>)> {
-    match id {
-        ChainId::Bucket(offset) => Some((&mut ring[offset], None)),
-        ChainId::Far(half) => {
-            let half_turn = far.get_mut(half)?;
-            Some((&mut half_turn.chain, Some(&mut half_turn.len)))
-        }
-    }
-}
-
-/// Returns the earliest deadline of a live entry of a chain, and how many stale entries it has dropped.
-fn first_in<E: Timed>(
-    pool: &mut Pool<E>,
-    chain: &mut Chain<E>,
-    budget: &mut usize,
-    is_live: &mut impl FnMut(&E) -> bool,
-) -> (Option<u64>, usize) {
-    let Some(min) = chain.min() else { return (None, 0) };
-    // Mostly the first entry is live, and then one look is enough. If it is gone, its deadline is still no later than
-    // the others.
-    if is_live(&min) {
-        return (Some(min.deadline()), 0);
-    }
-    let Some(len) = pool.len_up_to(chain, *budget) else {
-        return (Some(min.deadline()), 0); // a search would cost too much, and this is no later
-    };
-    *budget -= len;
-    let dropped = pool.prune(chain, is_live);
-    (chain.min().map(|min| min.deadline()), dropped)
 }
 
 #[cfg(all(test, not(loom)))]
@@ -282,7 +170,7 @@ mod tests {
                         }
                     }
                 }
-                wheel.check_invariants(&mut Vec::new());
+                wheel.check_invariants();
             }
             let mut rounds = 0;
             while rounds < 2 {

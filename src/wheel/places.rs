@@ -1,0 +1,175 @@
+//! Where the chains of a wheel are.
+//!
+//! ```text
+//!   by index:   [ the ring: a bucket for each tick of two half-turns ][ soon: one for each half-turn that comes ]
+//!   beyond:     a sorted map of the half-turns after those ─────────────> soon, as the present moves on
+//! ```
+//!
+//! - CHAIN-1 A chain that is half swept has two parts: `kept`, and behind that the rest, which is in the chain's place and
+//!   not empty. Whoever takes entries out puts the parts together first, by [`whole`](Places::whole), and the sweep begins
+//!   the chain anew.
+
+use alloc::collections::BTreeMap;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::mem;
+
+use super::chain::{Chain, Pool, Timed};
+use super::occupancy::Occupancy;
+
+/// The place of a chain: its index, or its half-turn.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    At(usize),
+    Beyond(u64),
+}
+
+use Place::{At, Beyond};
+
+/// The chains of a wheel by place.
+pub(super) struct Places<E> {
+    /// The ring, and behind it the half-turns that come soon, once one of them has an entry.
+    pub(super) chains: Vec<Chain<E>>,
+    /// Which of those are not empty.
+    pub(super) occupied: Occupancy,
+    /// None of them is empty.
+    pub(super) beyond: BTreeMap<u64, Chain<E>>,
+    /// The chain that is swept, and the live entries of it that have been looked at.
+    swept: Place,
+    kept: Chain<E>,
+}
+
+impl<E: Timed> Places<E> {
+    /// Makes so many places that are found by index, of which the first `ring` are needed at once.
+    pub(super) fn new(ring: usize, all: usize) -> Places<E> {
+        Places {
+            chains: vec![Chain::new(); ring],
+            occupied: Occupancy::new(all),
+            beyond: BTreeMap::new(),
+            swept: At(0),
+            kept: Chain::new(),
+        }
+    }
+
+    /// Returns what is in a place.
+    pub(super) fn get(&self, place: Place) -> Chain<E> {
+        let chain = match place {
+            At(index) => self.chains.get(index),
+            Beyond(half) => self.beyond.get(&half),
+        };
+        chain.copied().unwrap_or(Chain::new())
+    }
+
+    fn get_mut(&mut self, place: Place) -> &mut Chain<E> {
+        match place {
+            At(index) => &mut self.chains[index],
+            Beyond(half) => self.beyond.entry(half).or_insert(Chain::new()),
+        }
+    }
+
+    /// Returns the chain in a place. The caller adds entries to it.
+    pub(super) fn fill(&mut self, place: Place) -> &mut Chain<E> {
+        if let At(index) = place {
+            // A wheel for short timeouts never needs more than the ring.
+            if index >= self.chains.len() {
+                self.chains.resize(self.occupied.len(), Chain::new());
+            }
+            self.occupied.set(index);
+        }
+        self.get_mut(place)
+    }
+
+    /// Notes that the chain in a place has become empty.
+    pub(super) fn emptied(&mut self, place: Place) {
+        match place {
+            At(index) => self.occupied.clear(index),
+            Beyond(half) => _ = self.beyond.remove(&half),
+        }
+    }
+
+    /// Puts into a place what its chain has become.
+    pub(super) fn put(&mut self, place: Place, chain: Chain<E>) {
+        *self.fill(place) = chain;
+        if chain.is_empty() {
+            self.emptied(place);
+        }
+    }
+
+    // ----- a chain that is swept -----------------------------------------------------------
+
+    /// Returns the chain in a place, which has entries, with the part that a sweep has set aside (CHAIN-1).
+    #[inline]
+    pub(super) fn whole(&mut self, place: Place, pool: &mut Pool<E>) -> &mut Chain<E> {
+        if place == self.swept {
+            let kept = mem::replace(&mut self.kept, Chain::new());
+            *self.get_mut(place) = pool.join(kept, self.get(place));
+        }
+        self.get_mut(place)
+    }
+
+    /// Returns the number of entries of a chain.
+    pub(super) fn len(&self, place: Place) -> usize {
+        let kept = if self.swept == place { self.kept.len } else { 0 };
+        self.get(place).len + kept
+    }
+
+    /// Drops the stale ones of the next `budget` entries, about. Returns how many it has looked at, and how many it has
+    /// dropped, or `None` at the end of a round.
+    pub(super) fn sweep(
+        &mut self,
+        pool: &mut Pool<E>,
+        budget: usize,
+        is_live: impl FnMut(&E) -> bool,
+    ) -> Option<(usize, usize)> {
+        let Some(place) = self.next_to_sweep() else {
+            self.swept = At(0);
+            return None;
+        };
+        self.swept = place;
+        let (before, mut rest) = (self.len(place), self.get(place));
+        let looked_at = pool.sift(&mut rest, &mut self.kept, budget, is_live);
+        let dropped = before - rest.len - self.kept.len;
+        if rest.is_empty() {
+            rest = mem::replace(&mut self.kept, Chain::new());
+            self.swept = match place {
+                At(index) => At(index + 1),
+                Beyond(half) => Beyond(half - 1),
+            };
+        }
+        self.put(place, rest);
+        Some((looked_at, dropped))
+    }
+
+    /// Returns the place that is swept, or the next one if that has become empty: those with an index, and then the others
+    /// from the last one on.
+    fn next_to_sweep(&self) -> Option<Place> {
+        let most = match self.swept {
+            At(index) => match self.occupied.next(index..self.occupied.len()) {
+                Some(index) => return Some(At(index)),
+                None => u64::MAX,
+            },
+            Beyond(half) => half,
+        };
+        self.beyond.range(..=most).next_back().map(|(half, _)| Beyond(*half))
+    }
+
+    // ----- all of them ---------------------------------------------------------------------
+
+    /// Returns all chains that have entries, each behind the part of it that a sweep has set aside.
+    pub(super) fn parts(&self) -> impl Iterator<Item = (Place, &Chain<E>)> {
+        let here = self.chains.iter().enumerate().map(|(index, chain)| (At(index), chain));
+        let beyond = self.beyond.iter().map(|(half, chain)| (Beyond(*half), chain));
+        let kept = [(self.swept, &self.kept)].into_iter();
+        kept.chain(here).chain(beyond).filter(|(_, chain)| !chain.is_empty())
+    }
+
+    /// Panics if an invariant is broken.
+    pub(super) fn check_invariants(&self) {
+        let is_half_swept = !self.kept.is_empty();
+        assert!(!is_half_swept || !self.get(self.swept).is_empty(), "CHAIN-1: the rest is empty");
+        assert!(self.beyond.values().all(|chain| !chain.is_empty()), "an empty chain is beyond");
+        for (index, chain) in self.chains.iter().enumerate() {
+            assert_eq!(self.occupied.is_set(index), !chain.is_empty(), "the bit at {index}");
+        }
+    }
+}
