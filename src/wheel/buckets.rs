@@ -289,8 +289,9 @@ impl<E: Timed> Buckets<E> {
     /// present half-turn.
     fn bring_in_share(&mut self, end: Tick) {
         let (next, moved) = (self.next_half(), end.0 - self.now.0);
-        let len = self.places.len(self.far(next)) as u128;
-        if moved > 0 && len > 0 {
+        let index = self.index(next);
+        if moved > 0 && self.places.occupied.is_set(index) {
+            let len = self.places.len(At(index)) as u128;
             let left = self.last_tick(self.present).0 - self.now.0;
             // In proportion to the ticks, so the work is spread evenly over the half-turn. In `u128`, because the
             // product may not fit.

@@ -189,33 +189,39 @@ impl<E: Timed> Pool<E> {
         Chain { head: first.head, tail: last.tail, len, min }
     }
 
-    /// Takes entries from the front, block by block, until there are `budget` of them or the chain is empty. Returns how
-    /// many it took.
+    /// Takes the first block out, which has no number then.
+    #[inline]
+    fn pop(&mut self, chain: &mut Chain<E>) -> Option<Box<Block<E>>> {
+        let number = chain.head;
+        let block = self.blocks.get_mut(number as usize)?.take()?;
+        self.unused.push(number);
+        (chain.head, chain.len) = (block.next, chain.len - block.entries().len());
+        // The tail must not stay behind: the next push would go into a free block.
+        if chain.head == NIL {
+            *chain = Chain::new();
+        }
+        Some(block)
+    }
+
+    #[inline]
+    fn free(&mut self, mut block: Box<Block<E>>) {
+        (block.next, block.len) = (NIL, 0);
+        self.free.push(block); // the next push takes its memory, which is still in the cache
+    }
+
+    /// Takes entries from the front, block by block, until there are `budget` of them or the chain is empty.
     pub(super) fn take(
         &mut self,
         chain: &mut Chain<E>,
         budget: usize,
         mut give: impl FnMut(&mut Self, &[E]),
-    ) -> usize {
-        let before = chain.len;
-        while chain.head != NIL && before - chain.len < budget {
-            // It is taken out, so that its entries need not be copied.
-            let number = chain.head;
-            let mut block = self.blocks[number as usize].take().expect(HAS_BLOCK);
-            self.unused.push(number);
-            chain.head = block.next;
-            chain.len -= block.entries().len();
+    ) {
+        let end = chain.len.saturating_sub(budget);
+        while chain.len > end {
+            let Some(block) = self.pop(chain) else { return };
             give(self, block.entries());
-            // The memory stays in the block, which the next push takes: it is still in the cache.
-            (block.next, block.len) = (NIL, 0);
-            self.free.push(block);
+            self.free(block);
         }
-        let taken = before - chain.len;
-        // The tail must not stay behind: the next push would go into a free block.
-        if chain.head == NIL {
-            *chain = Chain::new();
-        }
-        taken
     }
 
     /// Takes about `budget` entries from the front, and appends those that are live to `kept`. Returns how many it took.
@@ -226,13 +232,20 @@ impl<E: Timed> Pool<E> {
         budget: usize,
         mut is_live: impl FnMut(&E) -> bool,
     ) -> usize {
-        self.take(chain, budget, |pool, entries| {
+        let (before, end) = (chain.len, chain.len.saturating_sub(budget));
+        while chain.len > end {
+            let Some(block) = self.pop(chain) else { break };
+            // They are copied, so that the chain of live ones grows into the same block, and nothing is allocated.
+            let Block { entries, len, .. } = *block;
+            self.free(block);
             // Whether an entry is live is a cache miss, so the misses of a block are started together.
+            let entries = &entries[..len as usize];
             entries.iter().for_each(Timed::prefetch);
             for entry in entries.iter().filter(|entry| is_live(entry)) {
-                pool.append(kept, *entry);
+                self.append(kept, *entry);
             }
-        })
+        }
+        before - chain.len
     }
 
     /// Fetches a block into the cache: the head of a chain, or its tail.
