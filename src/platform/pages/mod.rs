@@ -31,11 +31,20 @@ mod system;
 #[path = "plain.rs"]
 mod system;
 
-#[cfg(all(any(unix, windows), not(any(miri, loom))))]
-mod reserved;
-
-#[cfg(all(any(unix, windows), not(any(miri, loom))))]
-pub(crate) use reserved::block;
-#[cfg(not(all(any(unix, windows), not(any(miri, loom)))))]
-pub(crate) use system::block;
 pub(crate) use system::{discard, page_bytes};
+
+/// Returns a block of zeroed memory that stays mapped, and its annex, or `None` if the system has none. The system gives
+/// each page when it is first touched. If `is_ahead`, all of the block is touched here.
+pub(crate) fn block(is_ahead: bool) -> Option<Mapped> {
+    let block = NonNull::new(system::map(BLOCK_BYTES + ANNEX_BYTES)?)?;
+    if is_ahead {
+        // A write to each page. A system call that does the same would hold a lock of the system all the time, for
+        // which other threads wait that only want a little memory.
+        for page in (0..BLOCK_BYTES).step_by(PAGE_BYTES) {
+            // SAFETY: a fresh mapping of more than that size, zeroed, which no other code knows of yet.
+            unsafe { block.add(page).write_volatile(0) };
+        }
+    }
+    // SAFETY: the annex lies behind the block, in the same mapping.
+    Some((block, unsafe { block.add(BLOCK_BYTES) }))
+}

@@ -23,15 +23,6 @@ pub(super) fn map(bytes: usize) -> Option<*mut u8> {
     Some(mapped.cast())
 }
 
-/// Makes memory usable. Here all that is mapped is.
-///
-/// # Safety
-///
-/// There is no condition: it does nothing.
-pub(super) unsafe fn commit(_place: *mut u8, _bytes: usize) -> bool {
-    true
-}
-
 /// Gives pages back to the system. Returns false if the system refuses.
 ///
 /// # Safety

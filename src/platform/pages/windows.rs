@@ -1,4 +1,4 @@
-//! Windows: addresses are reserved, and memory is committed block by block.
+//! Windows: memory is committed block by block.
 //!
 //! Pages that go back stay committed, because a stale handle may still read there, and to read a page that is not
 //! committed ends the process. So they leave the working set, and still count as memory that the system has promised.
@@ -14,21 +14,12 @@ use windows_sys::Win32::System::SystemInformation::{GetSystemInfo, SYSTEM_INFO};
 
 use super::BLOCK_BYTES;
 
-/// Reserves so many addresses. The memory behind them has to be committed.
+/// Maps so much memory, zeroed.
 pub(super) fn map(bytes: usize) -> Option<*mut u8> {
-    // SAFETY: a new reservation, at an address that the system chooses, touches nothing that exists.
-    let place = unsafe { VirtualAlloc(ptr::null(), bytes, MEM_RESERVE, PAGE_READWRITE) };
+    let kind = MEM_RESERVE | MEM_COMMIT;
+    // SAFETY: a new mapping, at an address that the system chooses, touches nothing that exists.
+    let place = unsafe { VirtualAlloc(ptr::null(), bytes, kind, PAGE_READWRITE) };
     (!place.is_null()).then_some(place.cast())
-}
-
-/// Makes memory usable, zeroed. Returns false if the system has none.
-///
-/// # Safety
-///
-/// `place` and `bytes` are whole pages that are reserved, and that no code uses yet.
-pub(super) unsafe fn commit(place: *mut u8, bytes: usize) -> bool {
-    // SAFETY: the caller has reserved it.
-    unsafe { !VirtualAlloc(place.cast(), bytes, MEM_COMMIT, PAGE_READWRITE).is_null() }
 }
 
 /// Gives pages back to the system. Returns false if the system refuses.

@@ -19,15 +19,8 @@ use crate::platform::sync::{in_models, outside_models};
 #[cfg_attr(any(target_os = "linux", target_os = "android"), path = "linux.rs")]
 #[cfg_attr(windows, path = "windows.rs")]
 #[cfg_attr(target_vendor = "apple", path = "apple.rs")]
-#[cfg_attr(all(target_family = "wasm", not(target_feature = "atomics")), path = "wasm.rs")]
 #[cfg_attr(
-    not(any(
-        target_os = "linux",
-        target_os = "android",
-        windows,
-        target_vendor = "apple",
-        all(target_family = "wasm", not(target_feature = "atomics"))
-    )),
+    not(any(target_os = "linux", target_os = "android", windows, target_vendor = "apple")),
     path = "other.rs"
 )]
 #[allow(unsafe_code, reason = "system calls")]

@@ -1,28 +1,37 @@
-//! Systems of which nothing more is known than what std does.
+//! Systems of which nothing more is known than what std does. One of them is WebAssembly without threads, where nobody can
+//! end a sleep early, and a condition variable would panic instead of waiting.
 
+use std::sync::Mutex;
+use std::thread;
 use std::time::Duration;
 
-pub(crate) const TAKES_KERNEL_TIMERS: bool = false;
+use crate::platform::sync::lock_std;
 
-/// There is none.
+pub(crate) const TAKES_KERNEL_TIMERS: bool =
+    cfg!(all(target_family = "wasm", not(target_feature = "atomics")));
+
+/// A sleep of the only thread. With several threads there is none.
 #[derive(Debug)]
-pub(crate) enum KernelTimer {}
+pub(crate) struct KernelTimer(Mutex<Duration>);
 
 impl KernelTimer {
     pub(crate) fn new() -> Option<KernelTimer> {
-        None
+        TAKES_KERNEL_TIMERS.then(|| KernelTimer(Mutex::default()))
     }
 
-    pub(crate) fn set(&self, _left: Duration, _counts_suspension: bool) -> bool {
-        match *self {}
+    pub(crate) fn set(&self, left: Duration, _counts_suspension: bool) -> bool {
+        *lock_std(&self.0) = left;
+        true
     }
 
     pub(crate) fn end(&self) {
-        match *self {}
+        *lock_std(&self.0) = Duration::ZERO;
     }
 
     pub(crate) fn wait(&self) -> bool {
-        match *self {}
+        let left = *lock_std(&self.0);
+        thread::sleep(left);
+        true
     }
 }
 
