@@ -29,13 +29,20 @@ struct ParkerState {
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 impl Parker {
-    fn park_on_condvar(&self, timeout: Duration) {
+    fn park_on_condvar(&self, timeout: Option<Duration>) {
         let mut state = lock(&self.state);
+        // The look at the token and the wait are under one lock, so no wake comes between them (WAKE-3).
         if !state.token {
-            let woken = on_time(|| self.left.wait_timeout(state, timeout));
-            state = woken.unwrap_or_else(PoisonError::into_inner).0;
+            let left = &self.left;
+            state = match timeout {
+                None => left.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(timeout) => {
+                    let woken = on_time(|| left.wait_timeout(state, timeout));
+                    woken.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
         }
-        state.token = false;
+        state.token = false; // this sleep has taken it
     }
 
     /// Returns false if there is no timer, or the system refuses. Then it has not slept.
@@ -88,12 +95,7 @@ impl Sleeper {
 
     /// Sleeps until woken. It may return early.
     pub fn sleep(&self) {
-        let mut state = lock(&self.0.state);
-        // The look at the token and the wait are under one lock, so no wake comes between them (WAKE-3).
-        if !state.token {
-            state = self.0.left.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-        state.token = false; // this sleep has taken it
+        self.0.park_on_condvar(None);
     }
 
     /// Sleeps until woken, for this long at most. It may return early.
@@ -101,7 +103,7 @@ impl Sleeper {
         // On some systems the timed waits of std are not exact.
         let has_slept = TAKES_KERNEL_TIMERS && self.0.park_on_timer(timeout, false);
         if !has_slept {
-            self.0.park_on_condvar(timeout);
+            self.0.park_on_condvar(Some(timeout));
         }
     }
 
@@ -112,7 +114,7 @@ impl Sleeper {
             // A condition variable may stand still during a suspension. So a clock that runs on is looked at now and
             // then.
             let most = if boot_time().is_some() { LOOK_AGAIN } else { timeout };
-            self.0.park_on_condvar(timeout.min(most));
+            self.0.park_on_condvar(Some(timeout.min(most)));
         }
     }
 

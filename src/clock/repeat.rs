@@ -24,13 +24,7 @@ use crate::clock::tick::{Moment, nanos};
 #[must_use = "a period does nothing until a task is scheduled with it"]
 pub struct Period {
     duration: Duration,
-    mode: Mode,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Mode {
-    Rate(MissedTicks),
-    Gap,
+    kind: Kind,
 }
 
 /// What a fixed rate does about missed runs.
@@ -70,20 +64,23 @@ impl Period {
     /// assert_eq!(BEAT.duration(), Duration::from_secs(1));
     /// ```
     pub const fn fixed_rate(period: Duration) -> Period {
-        Period { duration: period, mode: Mode::Rate(MissedTicks::Burst) }
+        Period { duration: period, kind: Kind::RateBurst }
     }
 
     /// Returns a period whose runs are each due `gap` after the end of the run before.
     pub const fn fixed_delay(gap: Duration) -> Period {
-        Period { duration: gap, mode: Mode::Gap }
+        Period { duration: gap, kind: Kind::Gap }
     }
 
     /// Chooses what to do about missed runs. It has no effect on a fixed delay, which misses none.
     pub const fn missed(self, missed: MissedTicks) -> Period {
-        match self.mode {
-            Mode::Rate(_) => Period { duration: self.duration, mode: Mode::Rate(missed) },
-            Mode::Gap => self,
-        }
+        let kind = match (self.kind, missed) {
+            (Kind::Gap, _) => Kind::Gap,
+            (_, MissedTicks::Burst) => Kind::RateBurst,
+            (_, MissedTicks::Skip) => Kind::RateSkip,
+            (_, MissedTicks::Delay) => Kind::RateDelay,
+        };
+        Period { duration: self.duration, kind }
     }
 
     /// Of a series that chooses each of its delays. Without a choice it would be over: it is never due again.
@@ -108,11 +105,11 @@ impl Period {
     /// ```
     pub fn next_run(&self, planned: Instant, ended: Instant) -> Instant {
         let after = ended.saturating_duration_since(planned);
-        let mut ahead = match self.mode {
-            Mode::Gap => after.saturating_add(self.duration), // also beyond the nanoseconds of a `u64` (S4)
-            Mode::Rate(_) => {
+        let mut ahead = match self.kind {
+            Kind::Gap => after.saturating_add(self.duration), // also beyond the nanoseconds of a `u64` (S4)
+            kind => {
                 let ended_after = Moment(nanos(after));
-                let next = next_run(self.kind(), self.nanos(), Moment(0), ended_after, 1);
+                let next = next_run(kind, self.nanos(), Moment(0), ended_after, 1);
                 Duration::from_nanos(next.0)
             }
         };
@@ -129,12 +126,7 @@ impl Period {
     }
 
     pub(crate) fn kind(&self) -> Kind {
-        match self.mode {
-            Mode::Rate(MissedTicks::Burst) => Kind::RateBurst,
-            Mode::Rate(MissedTicks::Skip) => Kind::RateSkip,
-            Mode::Rate(MissedTicks::Delay) => Kind::RateDelay,
-            Mode::Gap => Kind::Gap,
-        }
+        self.kind
     }
 }
 
@@ -300,7 +292,7 @@ mod sealed {
 }
 
 /// How a task repeats, as it is stored in the word of its holder.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub(crate) enum Kind {
     /// It does not repeat.

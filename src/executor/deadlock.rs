@@ -31,7 +31,7 @@ use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, Weak};
 use std::task::{Wake, Waker};
-use std::thread::{self, Thread};
+use std::thread::{self, Thread, ThreadId};
 
 use crate::platform::sync::lock_std;
 
@@ -101,15 +101,10 @@ impl Drop for RunsTask {
 }
 
 /// All waits of pool threads that have no timeout. A thread that waits with a timeout will go on.
-static WAITS: Mutex<PoolWaits> = Mutex::new(PoolWaits { all: Vec::new(), next: 0 });
-
-struct PoolWaits {
-    all: Vec<PoolWait>,
-    next: u64,
-}
+static WAITS: Mutex<Vec<PoolWait>> = Mutex::new(Vec::new());
 
 struct PoolWait {
-    number: u64,
+    thread: ThreadId,
     /// The pool of the waiting thread, and the task that it runs.
     pool: u64,
     runs: usize,
@@ -123,11 +118,9 @@ struct Awaited {
     by: Option<PoolThreads>,
 }
 
-/// A guard: the calling thread waits for a task until it is dropped.
-pub(crate) struct Waiting {
-    /// `None` for a thread that belongs to no pool, because no task depends on it.
-    number: Option<u64>,
-}
+/// A guard: the calling thread waits for a task until it is dropped. `None` for a thread that belongs to no pool, because no
+/// task depends on it.
+pub(crate) struct Waiting(Option<ThreadId>);
 
 /// Notes that the calling thread waits for the task at this address, which is run by a thread of the pool that `by`
 /// returns. Returns `None` if it would wait for ever.
@@ -135,56 +128,53 @@ pub(crate) fn wait_for(task: usize, by: impl FnOnce() -> Option<PoolThreads>) ->
     let (pool, runs) = (POOL.get(), TASK.get());
     // A thread of no pool runs no task that another one could wait for.
     if pool == 0 {
-        return Some(Waiting { number: None });
+        return Some(Waiting(None));
     }
     let by = by(); // before the lock: it may take another
     // Noted and checked under one lock. So if two waits close a circle together, the second one sees the first.
     let mut waits = lock_std(&WAITS);
-    let (number, waits_for) = (waits.next, Awaited { task, by });
-    waits.next += 1;
-    waits.all.push(PoolWait { number, pool, runs, waits_for });
-    if waits.is_stuck(waits_for) {
-        waits.all.pop();
+    let (thread, waits_for) = (thread::current().id(), Awaited { task, by });
+    waits.push(PoolWait { thread, pool, runs, waits_for });
+    if is_stuck(&waits, waits_for) {
+        waits.pop();
         return None;
     }
-    Some(Waiting { number: Some(number) })
+    Some(Waiting(Some(thread)))
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        if self.number.is_some() {
-            lock_std(&WAITS).all.retain(|wait| Some(wait.number) != self.number);
+        // A thread waits for one task at a time.
+        if let Some(thread) = self.0 {
+            lock_std(&WAITS).retain(|wait| wait.thread != thread);
         }
     }
 }
 
-impl PoolWaits {
-    /// Returns true if no thread that goes on can be reached from this task.
-    fn is_stuck(&self, first: Awaited) -> bool {
-        let mut reached = vec![first];
-        let mut next = 0;
-        while let Some(&Awaited { task, by }) = reached.get(next) {
-            next += 1;
-            let (runs_it, in_pool): (Vec<_>, Vec<_>) = self
-                .all
-                .iter()
-                .filter(|wait| wait.runs == task || by.is_some_and(|by| wait.pool == by.pool))
-                .partition(|wait| wait.runs == task);
-            if runs_it.is_empty() && by.is_none_or(|by| in_pool.len() < by.limit) {
-                // A thread goes on, or may go on: one of the pool does not wait, or the pool is not known.
-                return false;
-            }
-            // A task that has started needs its own thread, and one in a queue any thread of its pool.
-            let needed = if runs_it.is_empty() { in_pool } else { runs_it };
-            for wait in needed {
-                // A task may be reached by several ways, and a circle comes back to it. It is looked at once.
-                if reached.iter().all(|known| known.task != wait.waits_for.task) {
-                    reached.push(wait.waits_for);
-                }
+/// Returns true if no thread that goes on can be reached from this task.
+fn is_stuck(waits: &[PoolWait], first: Awaited) -> bool {
+    let mut reached = vec![first];
+    let mut next = 0;
+    while let Some(&Awaited { task, by }) = reached.get(next) {
+        next += 1;
+        let needs =
+            |wait: &&PoolWait| wait.runs == task || by.is_some_and(|by| wait.pool == by.pool);
+        let (runs_it, in_pool): (Vec<_>, Vec<_>) =
+            waits.iter().filter(needs).partition(|wait| wait.runs == task);
+        if runs_it.is_empty() && by.is_none_or(|by| in_pool.len() < by.limit) {
+            // A thread goes on, or may go on: one of the pool does not wait, or the pool is not known.
+            return false;
+        }
+        // A task that has started needs its own thread, and one in a queue any thread of its pool.
+        let needed = if runs_it.is_empty() { in_pool } else { runs_it };
+        for wait in needed {
+            // A task may be reached by several ways, and a circle comes back to it. It is looked at once.
+            if reached.iter().all(|known| known.task != wait.waits_for.task) {
+                reached.push(wait.waits_for);
             }
         }
-        true
     }
+    true
 }
 
 // ----- timers ------------------------------------------------------------------------------
@@ -300,12 +290,12 @@ mod tests {
 
     fn wait(pool: PoolThreads, runs: usize, task: usize, by: PoolThreads) -> PoolWait {
         let waits_for = Awaited { task, by: Some(by) };
-        PoolWait { number: 0, pool: pool.pool, runs, waits_for }
+        PoolWait { thread: thread::current().id(), pool: pool.pool, runs, waits_for }
     }
 
     fn is_stuck(all: Vec<PoolWait>) -> bool {
         let last = all.last().expect("a wait").waits_for;
-        PoolWaits { all, next: 0 }.is_stuck(last)
+        super::is_stuck(&all, last)
     }
 
     #[test]

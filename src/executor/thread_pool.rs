@@ -13,7 +13,6 @@
 //! No task runs and no task is dropped under the lock (S11).
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -23,6 +22,7 @@ use std::time::Duration;
 use super::due::{AHEAD, DueTask, Origin, Rejected};
 use super::{DueBatch, Executor};
 use crate::executor::deadlock::PoolThreads;
+use crate::platform::impls::impl_debug;
 use crate::platform::panics::quietly;
 use crate::platform::sleep::wake_as_usual;
 use crate::platform::sync::lock_std;
@@ -255,17 +255,13 @@ impl Drop for ThreadPool {
     }
 }
 
-impl fmt::Debug for ThreadPool {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Queue { threads, idle, .. } = *lock_std(&self.shared.queue); // not locked while the formatter, user code, runs
-        f.debug_struct("ThreadPool")
-            .field("name", &self.shared.name)
-            .field("limit", &self.shared.threads.limit())
-            .field("threads", &threads)
-            .field("idle", &idle)
-            .finish_non_exhaustive()
-    }
-}
+// Each count is read in a block of its own, so nothing is locked while the formatter, user code, runs.
+impl_debug!(ThreadPool, self,
+    name: self.shared.name,
+    limit: self.shared.threads.limit(),
+    threads: { lock_std(&self.shared.queue).threads },
+    idle: { lock_std(&self.shared.queue).idle }
+);
 
 impl Shared {
     /// Starts a thread.
