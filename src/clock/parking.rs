@@ -3,9 +3,11 @@
 //! A wake that comes before the sleep ends it (WAKE-3). The page [`waking`](crate::docs::waking) tells until when a thread
 //! sleeps, and who wakes it.
 
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::{Wake, Waker};
 use std::time::Duration;
+
+use once_cell::sync::OnceCell;
 
 use crate::platform::impls::impl_debug;
 use crate::platform::sleep::{KernelTimer, TAKES_KERNEL_TIMERS, boot_time, on_time};
@@ -17,7 +19,7 @@ struct Parker {
     state: Mutex<ParkerState>,
     left: Condvar,
     /// Made for the first sleep that takes it.
-    timer: OnceLock<KernelTimer>,
+    timer: OnceCell<KernelTimer>,
 }
 
 struct ParkerState {
@@ -47,7 +49,9 @@ impl Parker {
 
     /// Returns false if there is no timer, or the system refuses. Then it has not slept.
     fn park_on_timer(&self, timeout: Duration, counts_suspension: bool) -> bool {
-        let Some(timer) = self.timer() else { return false };
+        // Most parkers never need one, and it is a handle of the system.
+        let timer = self.timer.get_or_try_init(|| KernelTimer::new().ok_or(()));
+        let Ok(timer) = timer else { return false };
         let mut state = lock(&self.state);
         debug_assert!(!state.is_on_timer, "two threads sleep with one `Sleeper`");
         // The timer is set under the lock, and so is `is_on_timer`, and the wait comes after that. So a wake
@@ -69,15 +73,6 @@ impl Parker {
         state.token = false;
         true
     }
-
-    fn timer(&self) -> Option<&KernelTimer> {
-        if self.timer.get().is_none() {
-            // Most parkers never need one, and it is a handle of the system.
-            let timer = KernelTimer::new()?;
-            return Some(self.timer.get_or_init(|| timer));
-        }
-        self.timer.get()
-    }
 }
 
 /// What a [`Clock`](crate::Clock) puts the tick thread to sleep with.
@@ -90,7 +85,7 @@ impl Sleeper {
     /// Makes a sleeper for the calling thread.
     pub fn new() -> Sleeper {
         let state = Mutex::new(ParkerState { token: false, is_on_timer: false });
-        Sleeper(Arc::new(Parker { state, left: Condvar::new(), timer: OnceLock::new() }))
+        Sleeper(Arc::new(Parker { state, left: Condvar::new(), timer: OnceCell::new() }))
     }
 
     /// Sleeps until woken. It may return early.

@@ -413,16 +413,6 @@ impl DueBatch {
         }
     }
 
-    /// Takes the next entry out, pending or not.
-    fn next_entry(&mut self) -> Option<Entry> {
-        let due = self.due.get(self.taken).copied()?;
-        if let Some(soon) = self.due.get(self.taken + AHEAD) {
-            self.origin.prefetch(*soon);
-        }
-        self.taken += 1;
-        Some(due)
-    }
-
     /// Moves all entries that are left into an empty list, and returns where they come from.
     pub(super) fn take_all(&mut self, into: &mut Vec<Entry>) -> Origin {
         into.extend_from_slice(&self.due[self.taken..]);
@@ -459,7 +449,9 @@ impl Iterator for DueBatch {
 
     fn next(&mut self) -> Option<DueTask> {
         loop {
-            let due = self.next_entry()?;
+            let due = self.due.get(self.taken).copied()?;
+            self.due.get(self.taken + AHEAD).inspect(|soon| self.origin.prefetch(**soon));
+            self.taken += 1;
             // A hint that spares executors most of what was cancelled. The claim decides.
             if self.origin.owner.is_pending(due) {
                 return Some(DueTask::scheduled(self.origin.clone(), due));

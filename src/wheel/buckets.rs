@@ -104,11 +104,6 @@ impl<E: Timed> Buckets<E> {
         self.len
     }
 
-    /// Returns how many blocks were in use at a time, at most, since the last [`clear`](Buckets::clear).
-    pub(super) fn most_used(&self) -> usize {
-        self.pool.most_used()
-    }
-
     /// Returns the tick that the wheel has reached.
     pub(crate) fn now(&self) -> Tick {
         self.now

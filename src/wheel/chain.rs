@@ -119,7 +119,7 @@ impl<E: Timed> Pool<E> {
         u32::try_from(self.blocks.len() - 1).expect("fewer than four thousand million blocks")
     }
 
-    /// Returns how many blocks were in use at a time, at most.
+    /// Returns how many blocks were in use at a time, at most, since the pool was made.
     pub(super) fn most_used(&self) -> usize {
         self.blocks.len()
     }

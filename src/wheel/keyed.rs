@@ -342,7 +342,7 @@ impl<T> Wheel<T> {
         let value = self.slots.take(slot, generation)?;
         self.len -= 1;
         let room = self.ready.capacity().max(self.behind.capacity());
-        if self.len == 0 && (room > KEPT || self.buckets.most_used() > BLOCKS_KEPT) {
+        if self.len == 0 && (room > KEPT || self.buckets.pool.most_used() > BLOCKS_KEPT) {
             self.give_back_all();
         }
         Some(value)
