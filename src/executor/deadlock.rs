@@ -293,27 +293,27 @@ mod tests {
         PoolWait { thread: thread::current().id(), pool: pool.pool, runs, waits_for }
     }
 
-    fn is_stuck(all: Vec<PoolWait>) -> bool {
+    fn is_stuck(all: &[PoolWait]) -> bool {
         let last = all.last().expect("a wait").waits_for;
-        super::is_stuck(&all, last)
+        super::is_stuck(all, last)
     }
 
     #[test]
     fn a_wait_is_stuck_if_it_reaches_no_thread_that_goes_on() {
         let [one, other] = [1, 1].map(PoolThreads::new);
         let two = PoolThreads::new(2);
-        assert!(is_stuck(vec![wait(one, 1, 9, one)]), "its own thread would have to run it");
-        assert!(!is_stuck(vec![wait(one, 1, 9, other)]));
-        assert!(is_stuck(vec![wait(one, 1, 9, other), wait(other, 2, 8, one)]), "crosswise");
-        assert!(!is_stuck(vec![wait(two, 1, 9, other), wait(other, 2, 8, two)]), "one is free");
+        assert!(is_stuck(&[wait(one, 1, 9, one)]), "its own thread would have to run it");
+        assert!(!is_stuck(&[wait(one, 1, 9, other)]));
+        assert!(is_stuck(&[wait(one, 1, 9, other), wait(other, 2, 8, one)]), "crosswise");
+        assert!(!is_stuck(&[wait(two, 1, 9, other), wait(other, 2, 8, two)]), "one is free");
         let both = [wait(two, 1, 9, other), wait(two, 3, 9, other), wait(other, 2, 8, two)];
-        assert!(is_stuck(both.into()));
+        assert!(is_stuck(&both));
         let free = PoolThreads::new(1);
         let hope = [wait(two, 1, 9, other), wait(two, 3, 7, free), wait(other, 2, 8, two)];
-        assert!(!is_stuck(hope.into()), "one of the two threads will go on");
+        assert!(!is_stuck(&hope), "one of the two threads will go on");
         let runs_already = [wait(two, 1, 2, other), wait(other, 2, 1, two)];
-        assert!(is_stuck(runs_already.into()), "a free thread cannot run what runs already");
-        assert!(is_stuck(vec![wait(two, 1, 1, two)]), "itself");
+        assert!(is_stuck(&runs_already), "a free thread cannot run what runs already");
+        assert!(is_stuck(&[wait(two, 1, 1, two)]), "itself");
     }
 
     #[test]
@@ -321,6 +321,6 @@ mod tests {
         let one = PoolThreads::new(1);
         let mut unknown = wait(one, 1, 9, one);
         unknown.waits_for.by = None;
-        assert!(!is_stuck(vec![unknown]));
+        assert!(!is_stuck(&[unknown]));
     }
 }

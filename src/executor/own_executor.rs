@@ -69,13 +69,9 @@ impl ExecutorTable {
         let backlog = Arc::new(Backlog::new(most_overdue));
         let own = OwnExecutor { executor, number, table: Some(Arc::clone(self)), backlog };
         let own = Arc::new(own);
-        let index = number as usize - 1;
-        if index == table.executors.len() {
-            table.executors.push(Arc::downgrade(&own));
-        } else {
-            debug_assert_eq!(table.executors[index].strong_count(), 0, "the number is free");
-            table.executors[index] = Arc::downgrade(&own);
-        }
+        let room = table.executors.len().max(number as usize);
+        table.executors.resize(room, Weak::new());
+        table.executors[number as usize - 1] = Arc::downgrade(&own);
         Some(own)
     }
 

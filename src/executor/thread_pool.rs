@@ -272,7 +272,6 @@ impl Shared {
         thread::Builder::new().name(name).spawn(move || shared.run_worker())?;
         queue.threads += 1;
         queue.started += 1;
-        self.check_invariants(queue);
         Ok(())
     }
 
@@ -305,14 +304,12 @@ impl Shared {
             // Only when the queue is empty, so what was accepted runs.
             if queue.is_closing {
                 queue.threads -= 1;
-                self.check_invariants(&queue);
                 if queue.is_terminated() {
                     self.ended.notify_all();
                 }
                 return None;
             }
             queue.idle += 1;
-            self.check_invariants(&queue);
             queue = self.work.wait(queue).unwrap_or_else(PoisonError::into_inner);
             queue.idle -= 1;
         }
@@ -330,14 +327,6 @@ impl Shared {
         } else if queue.threads < self.threads.limit() {
             let _ = self.start_thread(&mut queue);
         }
-    }
-
-    /// Checks the counts in debug builds. The caller has the lock.
-    fn check_invariants(&self, queue: &Queue) {
-        let Queue { idle, threads, started, .. } = *queue;
-        debug_assert!(idle <= threads && threads <= started && threads <= self.threads.limit());
-        debug_assert!(queue.spare.len() <= MAX_SPARE);
-        debug_assert!(threads > 0 || queue.work.is_empty(), "queued work has a thread");
     }
 }
 

@@ -20,6 +20,7 @@ macro_rules! impl_debug {
 pub(crate) use impl_debug;
 
 /// Writes methods of a trait for a pointer: each calls that of the target, also where the trait has a default.
+#[cfg(feature = "std")]
 macro_rules! call_target {
     ($(fn $method:ident(&self $(, $argument:ident: $type:ty)*) $(-> $result:ty)?;)*) => {$(
         fn $method(&self $(, $argument: $type)*) $(-> $result)? {

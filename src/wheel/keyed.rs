@@ -83,16 +83,13 @@ impl WheelKey {
     }
 
     /// The key of no value.
-    #[cfg(feature = "std")]
     pub(crate) const NONE: WheelKey = WheelKey { slot: u32::MAX, generation: u32::MAX };
 
     /// Returns the key as a number, which is below 2^62 if the wheel has never held 2^30 values.
-    #[cfg(feature = "std")]
     pub(crate) fn to_bits(self) -> u64 {
         u64::from(self.slot) << 32 | u64::from(self.generation)
     }
 
-    #[cfg(feature = "std")]
     pub(crate) fn from_bits(bits: u64) -> WheelKey {
         WheelKey { slot: (bits >> 32) as u32, generation: bits as u32 }
     }
@@ -114,7 +111,7 @@ impl Timed for KeyedEntry {
 
 /// The entry of a value whose tick has come, ordered by place.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(packed(8))] // 24 bytes
+#[repr(C, packed(8))] // 24 bytes
 struct Ready {
     /// The deadline and the order, as one number, because a comparison of pairs takes several times as long.
     place: u128,
@@ -208,7 +205,6 @@ impl<T> Wheel<T> {
     }
 
     /// Returns an empty wheel that keeps the memory of a peak until the last value has gone, and is faster for it.
-    #[cfg(feature = "std")]
     pub(crate) fn in_one_page(self) -> Wheel<T> {
         Wheel {
             slots: Slots::new(slots::ONE_PAGE),
@@ -453,7 +449,6 @@ impl<T> Wheel<T> {
 
     /// Returns a deadline and an order before which no value comes out, without a look at the values. Returns `None` if no
     /// tick of theirs has come.
-    #[cfg(feature = "std")]
     pub(crate) fn bound(&self) -> Option<(u64, u64)> {
         let (first, _) = self.first_filed()?;
         // Its slot is a cache miss, which the caller need not wait for now.
@@ -462,20 +457,17 @@ impl<T> Wheel<T> {
     }
 
     /// Moves on to a tick, and returns how many values are due by then, or somewhat more if some were removed.
-    #[cfg(feature = "std")]
     pub(crate) fn count_due(&mut self, to: u64) -> usize {
         self.move_to(to);
         self.ready.partition_point(|ready| ready.deadline() <= self.now) + self.behind.len()
     }
 
     /// Returns all values with their deadlines, in no order.
-    #[cfg(feature = "std")]
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
         self.slots.iter().filter_map(|(_, slot)| Some((slot.deadline, slot.value.as_ref()?)))
     }
 
     /// Takes all values out, each with its deadline and its order. They come in no order, because sorting takes long.
-    #[cfg(feature = "std")]
     pub(crate) fn take_all(&mut self) -> Vec<(u64, u64, T)> {
         let name = |(slot, it): (u32, &Slot<T>)| {
             (WheelKey { slot, generation: it.generation }, it.deadline, it.order)
@@ -486,7 +478,6 @@ impl<T> Wheel<T> {
     }
 
     /// Like [`peek`](Wheel::peek), but returns the key of that value.
-    #[cfg(feature = "std")]
     pub(crate) fn peek_key(&mut self, to: u64) -> Option<WheelKey> {
         let first = self.first_due(to)?;
         self.key_at(first.slot)
@@ -645,8 +636,7 @@ impl<T> Wheel<T> {
             }
             // Entries whose values were reset stand for an earlier time than is true. They are collected, and filed
             // where they belong, and then the look begins anew.
-            let mut moved = core::mem::take(&mut self.given_out);
-            let slots = &self.slots;
+            let (slots, moved) = (&self.slots, &mut self.given_out);
             let first = self.buckets.first(budget, |entry| {
                 let filed = filed(slots, entry.slot, entry.filing);
                 let has_moved = filed.is_some_and(|slot| slot.deadline != entry.deadline);
@@ -655,17 +645,15 @@ impl<T> Wheel<T> {
                 }
                 filed.is_some() && !has_moved
             });
-            let is_known = moved.is_empty();
+            if moved.is_empty() {
+                return first;
+            }
             budget = budget.saturating_sub(moved.len());
-            for entry in moved.drain(..) {
+            while let Some(entry) = self.given_out.pop() {
                 // An entry that was met twice is stale by the second time.
                 if is_live(&self.slots, entry.slot, entry.filing) {
                     self.file(entry.slot);
                 }
-            }
-            self.given_out = moved;
-            if is_known {
-                return first;
             }
         }
         None

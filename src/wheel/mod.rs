@@ -16,18 +16,18 @@
 //! ```
 //!
 //! So each entry is touched at most twice before it is due. A tick costs what it gives out and a share of what comes in.
-//! A jump of any length costs what it gives out, because a bitmap finds the next bucket, and the far store the next
-//! half-turn.
+//! A jump of any length costs what it gives out, because a bitmap finds the next bucket, and the next half-turn in
+//! the same way.
 //!
 //! The buckets hold small entries, and the values lie elsewhere. To remove a value leaves its entry behind. Such a stale
 //! entry is dropped when it comes up, or swept when there are many.
 
 // `buckets` is the wheel proper: entries by tick, and where each of them is (WHEEL-1). `sweep` finds the first live
-// entry and drops stale ones. Below them, `chain` has the blocks in which entries lie, and `occupancy` the bitmap. Two use
-// them: `keyed`, which is `Wheel`, with the values in `slots`, and the scheduler, with `entry`.
+// entry and drops stale ones. Below them, `places` has the chains of entries by place, `chain` the blocks in which they lie,
+// and `occupancy` the bitmap. Two use them: `keyed`, which is `Wheel`, with the values in `slots`, and the scheduler, with
+// `entry`.
 mod buckets;
 mod chain;
-#[cfg(feature = "std")]
 pub(crate) mod entry;
 mod keyed;
 mod occupancy;

@@ -113,31 +113,36 @@ impl<E: Timed> Places<E> {
         self.get(place).len + kept
     }
 
-    /// Drops the stale ones of the next `budget` entries, about. Returns how many it has looked at, and how many it has
-    /// dropped, or `None` at the end of a round.
+    /// Drops the stale ones of the next `budget` entries, about, from where the last call stopped. Returns how many it has
+    /// dropped, and true if this call has come to the end of a round.
     pub(super) fn sweep(
         &mut self,
         pool: &mut Pool<E>,
-        budget: usize,
-        is_live: impl FnMut(&E) -> bool,
-    ) -> Option<(usize, usize)> {
-        let Some(place) = self.next_to_sweep() else {
-            self.swept = At(0);
-            return None;
-        };
-        self.swept = place;
-        let (before, mut rest) = (self.len(place), self.get(place));
-        let looked_at = pool.sift(&mut rest, &mut self.kept, budget, is_live);
-        let dropped = before - rest.len - self.kept.len;
-        if rest.is_empty() {
-            rest = mem::replace(&mut self.kept, Chain::new());
-            self.swept = match place {
-                At(index) => At(index + 1),
-                Beyond(half) => Beyond(half - 1),
+        mut budget: usize,
+        mut is_live: impl FnMut(&E) -> bool,
+    ) -> (usize, bool) {
+        let mut dropped = 0;
+        while budget > 0 {
+            let Some(place) = self.next_to_sweep() else {
+                self.swept = At(0);
+                return (dropped, true);
             };
+            self.swept = place;
+            let (before, mut rest) = (self.len(place), self.get(place));
+            let looked_at = pool.sift(&mut rest, &mut self.kept, budget, &mut is_live);
+            // Each chain counts one more than its entries, so a walk over short ones comes to its end too.
+            budget = budget.saturating_sub(looked_at + 1);
+            dropped += before - rest.len - self.kept.len;
+            if rest.is_empty() {
+                rest = mem::replace(&mut self.kept, Chain::new());
+                self.swept = match place {
+                    At(index) => At(index + 1),
+                    Beyond(half) => Beyond(half - 1),
+                };
+            }
+            self.put(place, rest);
         }
-        self.put(place, rest);
-        Some((looked_at, dropped))
+        (dropped, false)
     }
 
     /// Returns the place that is swept, or the next one if that has become empty: those with an index, and then the others

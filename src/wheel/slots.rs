@@ -19,7 +19,6 @@ use core::iter;
 pub(super) const PAGES: u32 = 10;
 
 /// A million slots are in one page, so the memory of a peak goes back when the last value has gone.
-#[cfg(feature = "std")]
 pub(super) const ONE_PAGE: u32 = 20;
 
 /// When a slot of an empty page has had so many generations or filings, the number of the page is not used again.

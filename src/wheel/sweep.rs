@@ -57,16 +57,10 @@ impl<E: Timed> Buckets<E> {
 
     /// Looks at about `budget` entries, from where the last call stopped, and drops those that are stale. Returns true if
     /// this call has come to the end of a round.
-    pub(crate) fn sweep(&mut self, budget: usize, mut is_live: impl FnMut(&E) -> bool) -> bool {
-        let mut left = budget;
-        while left > 0 {
-            let step = self.places.sweep(&mut self.pool, left, &mut is_live);
-            let Some((looked_at, dropped)) = step else { return true };
-            // Each chain counts one more than its entries, so a walk over short ones comes to its end too.
-            left = left.saturating_sub(looked_at + 1);
-            self.len -= dropped;
-        }
-        false
+    pub(crate) fn sweep(&mut self, budget: usize, is_live: impl FnMut(&E) -> bool) -> bool {
+        let (dropped, is_done) = self.places.sweep(&mut self.pool, budget, is_live);
+        self.len -= dropped;
+        is_done
     }
 }
 
