@@ -201,9 +201,8 @@
 //! | `Lane::enlist`, the same | a push by another than the writer, or of a lane that is listed: a loop in the list |
 //! | `IntakeReader::open_ready` in `engine/intake/reader.rs` | `listed` cleared before `next` is read, or after the look at the lane |
 //! | `IntakeReader::has_more`, the same | forgets lanes that are still open, or a look weaker than `SeqCst` |
-//! | `Shared::announce` in `engine/admit.rs` | the ring before the publication, or none: a lost ring |
-//! | `Shared::reset` in `engine/handles.rs`, `Shared::put_off` in `engine/run.rs` | the same: they push while they hold the task, and ring behind |
-//! | `Shared::wake_all` in `engine/run.rs` | pushes without a ring, on another thread than the one that turns the engine |
+//! | `Shared::admit` in `engine/admit.rs` | `Publication::ring` before `publish`, or not at all: a lost ring |
+//! | `Shared::reset` in `engine/handles.rs`, `Shared::put_off` in `engine/run.rs` | the same: they publish while they hold the task, and ring after that |
 //! | `Doorbell::arm` in `wake/doorbell.rs` | weaker than `SeqCst`, or called after the last look |
 //! | `Doorbell::answer`, the same | rings although the exchange has failed (a herd), or does not although it has succeeded |
 //! | `Sleeper::sleep` in `clock/parking.rs` | takes the token without looking at it first |

@@ -52,7 +52,7 @@ pub(crate) struct Reservation {
 impl Drop for Reservation {
     fn drop(&mut self) {
         if !self.is_used {
-            self.shared.intake.count_out();
+            self.shared.intake.limit.leave();
         }
     }
 }
@@ -71,10 +71,12 @@ impl Publication<'_> {
         Publication { shared, is_new, published: None }
     }
 
-    /// Publishes the record of the next run, once. Returns false if the engine is closed.
+    /// Publishes a record, once. Returns false if the engine is closed. What differs from `Caller` to `Caller` is the type
+    /// of the closure below, which is inlined if it has one caller: that saves 25 instructions of a schedule.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a repetition takes 35 instructions more with a call")]
-    pub(super) fn publish(&mut self, entry: Entry, now: Moment) -> bool {
+    #[expect(clippy::extra_unused_type_parameters, reason = "it makes types of closures differ")]
+    pub(super) fn publish<Caller>(&mut self, entry: Entry, now: Moment) -> bool {
         let (shared, is_new) = (self.shared, self.is_new);
         let record = Record { entry, stamp: shared.intake.stamp(now.0) };
         let pushed = with_lane(shared, move |writer| writer.publish(record, is_new));
@@ -123,22 +125,20 @@ impl Shared {
         };
         let (slot, number) = (key.slot, key.birth());
         let entry = Entry::new(slot, number, deadline, deadline <= now, runner, T::IS_SERIES);
-        match self.announce::<T>(entry, now) {
-            Ok(pushed) => {
-                // Only a push that has filled a block asks whether this thread is too far ahead, so the question costs
-                // nothing for 127 of 128 tasks. The task is accepted already, so a wait here delays only its producer.
-                if pushed.filled && !T::IS_WAKER {
-                    self.hold_back(times, executor);
-                } else if pushed.filled && T::IS_COUNTED {
-                    self.hold_wakers_back(now); // one that is counted nowhere stands for many items, so it is rare
-                }
-                Ok(key)
-            }
+        let mut filing = Publication::new(self, T::IS_COUNTED);
+        if !filing.publish::<T>(entry, now) {
             // The engine has closed since the first look. It has not seen the record.
-            Err(Refused) => {
-                self.take_back(key).map_or(Ok(key), |task| Err((ScheduleError::Closed, task)))
-            }
+            return self.take_back(key).map_or(Ok(key), |task| Err((ScheduleError::Closed, task)));
         }
+        // Only a push that has filled a block asks whether this thread is too far ahead, so the question costs
+        // nothing for 127 of 128 tasks. The task is accepted already, so a wait here delays only its producer.
+        let has_filled = filing.ring();
+        if has_filled && !T::IS_WAKER {
+            self.hold_back(times, executor);
+        } else if has_filled && T::IS_COUNTED {
+            self.hold_wakers_back(now); // one that is counted nowhere stands for many items, so it is rare
+        }
+        Ok(key)
     }
 
     /// Reserves room for a leftover of another scheduler.
@@ -159,7 +159,7 @@ impl Shared {
         mut reservation: Reservation,
     ) -> Result<Moved, ScheduleError> {
         let mut filing = Publication::new(self, true);
-        let announce = |entry| filing.publish(entry, now);
+        let announce = |entry| filing.publish::<()>(entry, now);
         let times = |before| Times { now, deadline: deadline(before) };
         match task::move_to(key, (from, self.id), executor, times, announce) {
             None => Ok(Moved { was_cancelled: true, old_executor: None }),
@@ -229,7 +229,7 @@ impl Shared {
         // Without memory for a holder the task is refused, and has to leave the count that it has entered.
         Vacancy::take().ok_or_else(|| {
             if is_counted {
-                self.intake.count_out();
+                self.intake.limit.leave();
             }
             ScheduleError::Full
         })
@@ -241,7 +241,7 @@ impl Shared {
         if self.is_closing() {
             return Err(ScheduleError::Closed);
         }
-        if self.intake.count_in() { Ok(()) } else { Err(ScheduleError::Full) }
+        if self.intake.limit.enter() { Ok(()) } else { Err(ScheduleError::Full) }
     }
 
     /// Undoes what was done for a task that the engine has refused. `None` if its last turn has found the task in its holder
@@ -252,22 +252,9 @@ impl Shared {
         if task.is_none() {
             with_lane(self, |writer| writer.lane.counts.scheduled.add(1));
         } else if T::IS_COUNTED {
-            self.intake.count_out();
+            self.intake.limit.leave();
         }
         task
-    }
-
-    /// Tells the engine of a new task, and wakes it if need be.
-    #[inline(always)]
-    #[expect(clippy::inline_always, reason = "see `admit`")]
-    fn announce<T: Content>(&self, entry: Entry, now: Moment) -> Result<Pushed, Refused> {
-        let record = Record { entry, stamp: self.intake.stamp(now.0) };
-        // A closure for each `T` has one caller, so it is inlined, which saves 20 instructions.
-        let pushed = with_lane(self, move |writer| writer.publish(record, T::IS_COUNTED))?;
-        // The look at the doorbell comes after the publication. In the other order the sleeper could arm the bell in
-        // between, look at the lanes too early, and sleep past this task (WAKE-1).
-        self.ring_for(entry, &pushed);
-        Ok(pushed)
     }
 
     /// Wakes the engine for a task that was published, if need be.

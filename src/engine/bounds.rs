@@ -10,7 +10,7 @@ pub(super) const TAKE_IN: usize = 64 * 1024;
 pub(super) const TAKE_IN_DRIVEN: usize = 8 * 1024;
 /// Tasks: while more are due and not handed over, a thread takes in none.
 pub(super) const MOST_DUE: usize = 64 * 1024;
-/// Tasks: the same, while the first of them is more than [`LATE_NANOS`] late.
+/// Tasks: like [`MOST_DUE`], while the first due task is more than [`LATE_NANOS`] late.
 pub(super) const MOST_LATE: usize = 8 * 1024;
 pub(super) const LATE_NANOS: u64 = 50_000_000;
 /// Tasks: how many a batch has at most.

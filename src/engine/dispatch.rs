@@ -3,20 +3,20 @@
 //! The tasks that an executor takes are counted, and remembered nowhere. Those that it refuses or leaves in the batch wait
 //! in its [retry queue](super::retries) (S18, S30). Wakers go to no executor: the tick thread wakes them.
 
+use std::iter;
 use std::sync::Arc;
 
 use super::Engine;
 use super::bounds::{BATCH, HAND_OVER, SHARE_NANOS, SKIP, TAKE_IN};
 use super::retries::LONGEST_PAUSE_NANOS;
 use crate::clock::clocks::Clock;
-use crate::engine::ready::{Entry, Runner};
 use crate::engine::slots::deadline::{self, CameOut};
-use crate::engine::slots::task::Repetition;
-use crate::engine::slots::{OneShot, task};
+use crate::engine::slots::task::{self, Repetition};
 use crate::executor::DueTask;
 use crate::executor::own_executor::OwnExecutor;
 use crate::observe::trace;
 use crate::platform::panics::quietly;
+use crate::wheel::entry::{Entry, Runner};
 
 /// The executor that gets the next tasks; `None` for the tick thread, which wakes wakers itself.
 type Target = Option<Arc<OwnExecutor>>;
@@ -79,7 +79,7 @@ impl Engine {
                 if number != number_of(&next) {
                     continue;
                 }
-                self.flush_to(target.as_ref());
+                target.as_ref().map(|executor| self.flush(executor));
                 self.release(std::mem::replace(&mut target, next));
                 is_refusing = self.is_refusing(&target);
             }
@@ -91,7 +91,7 @@ impl Engine {
                 None => left -= self.wake(entry, left.min(BATCH - 1)),
             }
         }
-        self.flush_to(target.as_ref());
+        target.as_ref().map(|executor| self.flush(executor));
         self.release(target);
     }
 
@@ -126,11 +126,13 @@ impl Engine {
     /// many followed.
     fn wake(&mut self, first: Entry, most: usize) -> usize {
         let (ready, now, mut followed) = (&mut self.ready, self.now, 0);
-        let others =
-            std::iter::from_fn(|| ready.pop_waker(now)).take(most).inspect(|_| followed += 1);
+        let others = iter::from_fn(|| ready.pop_waker(now)).take(most).inspect(|_| followed += 1);
         // Wakers in a row leave the queue together, because each costs less in a row: one borrow of the lane, one
         // reading of the clock.
-        self.shared.wake_all(std::iter::once(first).chain(others), now, &mut self.wakers);
+        let fired_at = Some(self.shared.recently().unwrap_or(now));
+        self.shared.take_wakers(iter::once(first).chain(others), fired_at, &mut self.wakers);
+        // A waker is user code, so it is called when the lane is not borrowed any more.
+        self.shared.wake(&mut self.wakers);
         self.shared.hooks.observe(|observer| observer.handed_over(1 + followed));
         followed
     }
@@ -148,11 +150,6 @@ impl Engine {
     }
 
     // ----- a batch -------------------------------------------------------------------------
-
-    /// Hands the batch over. The tick thread never has one.
-    fn flush_to(&mut self, target: Option<&Arc<OwnExecutor>>) {
-        target.map(|executor| self.flush(executor));
-    }
 
     /// Hands the batch over. Returns how many tasks came back.
     fn flush(&mut self, executor: &Arc<OwnExecutor>) -> usize {
@@ -219,8 +216,7 @@ impl Engine {
         let reading = self.shared.ask_clock(Clock::now);
         let reading = reading.unwrap_or_else(|| self.shared.watch.timeline.instant(self.now));
         let times = self.shared.watch.read_at(reading, task.deadline());
-        let run = OneShot(move || task.run());
-        let admitted = self.shared.admit(times, run, Repetition::NONE, None);
+        let admitted = self.shared.admit(times, || task.run(), Repetition::NONE, None);
         quietly(|| drop(admitted));
     }
 

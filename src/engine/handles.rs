@@ -19,7 +19,8 @@ use crate::wheel::entry::{SchedulerId, TaskKey};
 /// Counts a cancel, by the calling thread's lane at that scheduler, and rings the bell if the lane asks for it. A scheduler
 /// that is gone counts no more. `was_pending`: the task counted as pending until then.
 ///
-/// A waker that is not `COUNTED` is counted nowhere, but its entry stays in the wheel until a sweep, as those of others.
+/// A waker that is not `COUNTED` appears in no statistics. Its stale entry stays in the wheel like any other, so its cancel
+/// counts towards the next sweep.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "a cancel takes 15 instructions more with a call")]
 pub(crate) fn count_cancel<const COUNTED: bool>(scheduler: SchedulerId, was_pending: bool) {
@@ -27,7 +28,7 @@ pub(crate) fn count_cancel<const COUNTED: bool>(scheduler: SchedulerId, was_pend
     let count = |lane: &Lane| lane.count_cancel::<COUNTED>(was_pending);
     // Most tasks are cancelled by a thread that also schedules there. Its lane is found without a look into the
     // registry, which has a lock.
-    let counted = shared::with_lane_at(scheduler, count);
+    let counted = shared::look(scheduler, |held| Some(count(&held.writer.lane)));
     if counted != Some(false) {
         count_or_ring(scheduler, counted.is_some(), count);
     }
@@ -83,7 +84,13 @@ fn reset_to(
     blocks::prefetch(key.slot); // the clock takes as long as a cache miss
     // A deadline that moves further away changes only the holder. The lane of the calling thread knows the timeline,
     // so not even the scheduler is looked up. Everything else needs the scheduler.
-    let to = shared::moment_at(scheduler, to);
+    let to = shared::look(scheduler, |held| {
+        // Noted before the deadline moves, so that the engine looks at holders by then.
+        held.has_system_clock.then(|| {
+            held.writer.lane.note_reset();
+            to(&held.timeline)
+        })
+    });
     let done = to.and_then(|to| deadline::postpone(key, scheduler, to));
     done.unwrap_or_else(|| reset_there(key, when)) == Reset::Done
 }
@@ -104,7 +111,7 @@ fn reset_there(key: TaskKey, when: When) -> Reset {
 
 /// Returns when a task is due that waits, with the timeline on which that moment is.
 pub(crate) fn deadline(key: TaskKey) -> Option<(Moment, Timeline)> {
-    let (deadline, there) = deadline::deadline(key)?;
+    let (deadline, there) = deadline::of(key)?;
     Some((deadline, shared::at(there)?.watch.timeline))
 }
 
@@ -118,7 +125,7 @@ impl Shared {
         // early.
         with_lane(self, |writer| writer.lane.note_reset());
         let mut filing = Publication::new(self, false);
-        let announce = |entry| filing.publish(entry, times.now);
+        let announce = |entry| filing.publish::<()>(entry, times.now);
         let out_until = Moment(self.out_until.load(Ordering::Relaxed)); // an older one will do
         let is_far_behind = self.intake.is_far_ahead();
         let done = deadline::reset(key, times, out_until, is_far_behind, self.id, announce);

@@ -20,7 +20,7 @@ use crate::engine::slots::blocks;
 use crate::executor::DueBatch;
 use crate::executor::due::AHEAD;
 use crate::wheel::Timed;
-pub(crate) use crate::wheel::entry::{Entry, Runner};
+use crate::wheel::entry::{Entry, Runner};
 
 impl Timed for Entry {
     fn deadline(&self) -> u64 {

@@ -29,34 +29,12 @@ use crate::engine::slots::task::{self, is_live};
 use crate::executor::own_executor::OwnExecutor;
 use crate::wheel::entry::Entry;
 
-/// The retry queue of an executor. It does not keep the executor alive.
-struct Refusing {
-    executor: Weak<OwnExecutor>,
-    backlog: Arc<Backlog>,
-    queue: RetryQueue,
-}
-
-impl Refusing {
-    fn new(executor: &Arc<OwnExecutor>) -> Refusing {
-        let (backlog, queue) = (Arc::clone(&executor.backlog), RetryQueue::default());
-        Refusing { executor: Arc::downgrade(executor), backlog, queue }
-    }
-
-    fn is_alive(&self) -> bool {
-        self.executor.strong_count() > 0
-    }
-
-    fn is_refusing(&self) -> bool {
-        self.queue.is_refusing() && self.is_alive()
-    }
-}
-
 /// The retry queues of all executors.
 #[derive(Default)]
 pub(super) struct Retries {
     /// By the number of the executor. A number is used again when its executor is gone. By then nothing in the queue is still
     /// to run, because each task keeps its executor alive.
-    all: BTreeMap<u32, Refusing>,
+    all: BTreeMap<u32, RetryQueue>,
     /// The executor of the last retry. The next turn begins with the one behind it.
     pub(super) retried: u32,
     /// The executor whose queue a sweep goes on with.
@@ -67,41 +45,37 @@ impl Retries {
     /// Returns the retry queue of an executor.
     pub(super) fn of(&mut self, executor: &Arc<OwnExecutor>) -> &mut RetryQueue {
         // The number may have been given to a new executor since, and the old one's queue is of no use any more.
-        let entry = self.all.entry(executor.number).or_insert_with(|| Refusing::new(executor));
-        if !entry.is_alive() {
-            *entry = Refusing::new(executor);
+        let queue = self.all.entry(executor.number).or_insert_with(|| RetryQueue::new(executor));
+        if !queue.is_alive() {
+            *queue = RetryQueue::new(executor);
         }
-        &mut entry.queue
+        queue
     }
 
     pub(super) fn is_refusing(&self, executor: &OwnExecutor) -> bool {
-        self.all.get(&executor.number).is_some_and(Refusing::is_refusing)
-    }
-
-    fn queues(&mut self) -> impl Iterator<Item = &mut RetryQueue> {
-        self.all.values_mut().map(|one| &mut one.queue)
+        self.all.get(&executor.number).is_some_and(RetryQueue::is_refusing)
     }
 
     /// Tells producers how much waits here. Executors that have recovered, or are gone, leave the list.
     pub(super) fn tell(&mut self) {
-        self.all.retain(|_, one| {
-            one.backlog.set_refused(one.queue.len());
-            one.is_refusing()
+        self.all.retain(|_, queue| {
+            queue.backlog.set_refused(queue.len());
+            queue.is_refusing()
         });
     }
 
     /// Returns when to retry next with some executor.
     #[inline]
     pub(super) fn retry_at(&self) -> Option<Moment> {
-        self.all.values().filter_map(|one| one.queue.retry_at()).min()
+        self.all.values().filter_map(RetryQueue::retry_at).min()
     }
 
     /// Returns the executors whose pause is over, or nearly so. They take turns at being the first.
     pub(super) fn to_retry(&self, now: Moment) -> Vec<Arc<OwnExecutor>> {
         // An executor whose pause is nearly over comes along when another one has woken the thread, so many of them
         // cost few wake-ups.
-        let ready = self.all.values().filter(|one| one.queue.may_retry(now));
-        let mut executors: Vec<_> = ready.filter_map(|one| one.executor.upgrade()).collect();
+        let ready = self.all.values().filter(|queue| queue.may_retry(now));
+        let mut executors: Vec<_> = ready.filter_map(|queue| queue.executor.upgrade()).collect();
         // A turn may have time for the first one only, so the next turn begins with the one behind it.
         let first = executors.iter().position(|executor| executor.number > self.retried);
         executors.rotate_left(first.unwrap_or(0));
@@ -113,20 +87,20 @@ impl Retries {
         &mut self,
         mut is_valid: impl FnMut(Entry) -> bool,
     ) -> Option<Moment> {
-        self.queues().filter_map(|queue| queue.first(&mut is_valid)).min()
+        self.all.values_mut().filter_map(|queue| queue.first(&mut is_valid)).min()
     }
 
     /// Returns how many entries wait, stale ones included.
     pub(super) fn waiting(&self) -> usize {
-        self.all.values().map(|one| one.queue.len()).sum()
+        self.all.values().map(RetryQueue::len).sum()
     }
 
     /// Looks at up to `budget` entries, and drops those of cancelled tasks. Returns true when it has come to the end of all
     /// queues.
     pub(super) fn sweep(&mut self, mut budget: usize) -> bool {
         // The list may change between the slices. A sweep goes on with the next number that is still there.
-        let left = self.all.range_mut(self.sweep_from..).find_map(|(number, one)| {
-            let is_done = one.queue.sweep(&mut budget) && budget > 0;
+        let left = self.all.range_mut(self.sweep_from..).find_map(|(number, queue)| {
+            let is_done = queue.sweep(&mut budget) && budget > 0;
             (!is_done).then_some(*number)
         });
         self.sweep_from = left.unwrap_or(0);
@@ -135,12 +109,12 @@ impl Retries {
 
     /// Takes everything out, each executor's tasks in order.
     pub(super) fn drain(&mut self) -> Vec<Entry> {
-        self.queues().flat_map(RetryQueue::drain).collect()
+        self.all.values_mut().flat_map(RetryQueue::drain).collect()
     }
 
     /// Panics with what is broken. Of very many executors it looks at some.
     pub(super) fn check_invariants(&self) {
-        self.all.values().take(RETRY_QUEUES).for_each(|one| one.queue.check_invariants());
+        self.all.values().take(RETRY_QUEUES).for_each(RetryQueue::check_invariants);
     }
 }
 
@@ -156,9 +130,11 @@ const FEW: usize = 8;
 /// An executor that takes as many tasks as this at a time is asked more often.
 const MANY: usize = 32;
 
-/// Refused tasks by deadline, and at equal deadlines by their places.
-#[derive(Default)]
+/// The tasks that an executor has refused, by deadline, and at equal deadlines by their places. It does not keep the
+/// executor alive.
 pub(super) struct RetryQueue {
+    executor: Weak<OwnExecutor>,
+    backlog: Arc<Backlog>,
     /// A tree, so that it can be swept in slices.
     tasks: BTreeMap<(u64, i64), Entry>,
     /// The place of the last task that came.
@@ -174,14 +150,32 @@ pub(super) struct RetryQueue {
 }
 
 impl RetryQueue {
+    fn new(executor: &Arc<OwnExecutor>) -> RetryQueue {
+        RetryQueue {
+            executor: Arc::downgrade(executor),
+            backlog: Arc::clone(&executor.backlog),
+            tasks: BTreeMap::new(),
+            last: 0,
+            first: 0,
+            sweep_from: (0, 0),
+            pause: 0,
+            retry_at: None,
+            has_refused_for_good: false,
+        }
+    }
+
     /// Returns how many entries wait, stale ones included.
-    pub(super) fn len(&self) -> usize {
+    fn len(&self) -> usize {
         self.tasks.len()
     }
 
+    fn is_alive(&self) -> bool {
+        self.executor.strong_count() > 0
+    }
+
     /// Returns true if what is due for the executor goes to this queue.
-    pub(super) fn is_refusing(&self) -> bool {
-        self.has_refused_for_good || !self.tasks.is_empty()
+    fn is_refusing(&self) -> bool {
+        (self.has_refused_for_good || !self.tasks.is_empty()) && self.is_alive()
     }
 
     /// Puts a task behind those of the same deadline.
@@ -213,23 +207,23 @@ impl RetryQueue {
     }
 
     /// Returns when to retry: never, if the executor has refused for good.
-    pub(super) fn retry_at(&self) -> Option<Moment> {
+    fn retry_at(&self) -> Option<Moment> {
         self.retry_at.filter(|_| !self.has_refused_for_good)
     }
 
     /// Returns true if the pause is over, or nearly so.
-    pub(super) fn may_retry(&self, now: Moment) -> bool {
+    fn may_retry(&self, now: Moment) -> bool {
         // A quarter of the pause early, so that executors whose pauses end at about the same time share a wake-up.
         self.retry_at().is_some_and(|at| at <= now.after_nanos(self.pause / 4))
     }
 
     /// Returns the earliest deadline of an entry that `is_valid`, after it has dropped the others before it.
-    pub(super) fn first(&mut self, mut is_valid: impl FnMut(Entry) -> bool) -> Option<Moment> {
+    fn first(&mut self, mut is_valid: impl FnMut(Entry) -> bool) -> Option<Moment> {
         while let Some(first) = self.tasks.first_entry() {
             let entry = *first.get();
             if is_valid(entry) {
-                // The deadline of a task that was put off while it waited here is later than that of its entry.
-                let deadline = task::settled(entry).and_then(|(key, _)| deadline::deadline(key));
+                // A reset may have moved the deadline to before that of the entry.
+                let deadline = task::settled(entry).and_then(|(key, _)| deadline::of(key));
                 return Some(deadline.map_or(entry.moment(), |(deadline, _)| deadline));
             }
             first.remove();
@@ -268,7 +262,7 @@ impl RetryQueue {
     }
 
     /// Looks at up to `budget` entries, and drops the stale ones. Returns true at the end of the queue.
-    pub(super) fn sweep(&mut self, budget: &mut usize) -> bool {
+    fn sweep(&mut self, budget: &mut usize) -> bool {
         let (mut looked_at, mut stale, mut next) = (0, Vec::new(), None);
         // The stale ones are removed after the walk, because the tree is borrowed meanwhile.
         for (place, entry) in self.tasks.range(self.sweep_from..).take(*budget) {
@@ -286,12 +280,12 @@ impl RetryQueue {
     }
 
     /// Takes everything out, in order.
-    pub(super) fn drain(&mut self) -> impl Iterator<Item = Entry> {
+    fn drain(&mut self) -> impl Iterator<Item = Entry> {
         std::mem::take(&mut self.tasks).into_values()
     }
 
     /// Panics with what is broken.
-    pub(super) fn check_invariants(&self) {
+    fn check_invariants(&self) {
         let ends = self.tasks.first_key_value().into_iter().chain(self.tasks.last_key_value());
         for ((deadline, place), entry) in ends {
             assert_eq!(*deadline, entry.deadline, "a task stands elsewhere");
@@ -306,7 +300,12 @@ impl RetryQueue {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::executor::Inline;
     use crate::wheel::entry::Runner;
+
+    fn executor() -> Arc<OwnExecutor> {
+        OwnExecutor::of_scheduler(Box::new(Inline), Arc::new(Backlog::new(1)))
+    }
 
     fn entry(deadline: u64, slot: u32) -> Entry {
         Entry::new(slot, 1, Moment(deadline), true, Runner::Default, false)
@@ -314,7 +313,7 @@ mod tests {
 
     #[test]
     fn tasks_are_in_order_and_one_that_is_refused_again_keeps_its_place() {
-        let mut queue = RetryQueue::default();
+        let mut queue = RetryQueue::new(&executor());
         let refused = [entry(3, 1), entry(5, 2)];
         queue.put_back(refused.into_iter(), false, Moment(0), 1);
         [(5, 3), (5, 4)].iter().for_each(|(at, slot)| queue.push(entry(*at, *slot)));
@@ -329,8 +328,8 @@ mod tests {
 
     #[test]
     fn the_pause_grows_while_nothing_is_taken_and_shrinks_when_much_is() {
-        let milli = 1_000_000;
-        let mut queue = RetryQueue::default();
+        let (milli, executor) = (1_000_000, executor());
+        let mut queue = RetryQueue::new(&executor);
         queue.put_back([entry(1, 0)].into_iter(), false, Moment(0), milli);
         let mut pauses = Vec::new();
         for took in [0, 0, 0, 0, 0, 0, 0, 0, 1, 8, 31, 32, 100, 1000, 7, 1] {
@@ -344,7 +343,7 @@ mod tests {
 
     #[test]
     fn s19_the_queue_is_swept_in_slices() {
-        let mut queue = RetryQueue::default();
+        let mut queue = RetryQueue::new(&executor());
         (0..1000).for_each(|at| queue.push(entry(at, u32::MAX >> 4))); // a slot that nobody has
         let (mut slices, mut budget) = (1, 100);
         while !queue.sweep(&mut budget) {

@@ -1,7 +1,7 @@
 //! The ways out: a task is claimed, and run or dropped.
 //!
-//! `run` and `forfeit` are the ways out by an executor, `wake_all` and `take_wakers` those of wakers. The others are a
-//! cancel and a return. Each of them claims the task first, or is given it claimed, so each task has exactly one end.
+//! `run_all` and `forfeit` are the ways out by an executor, and `take_wakers` is that of wakers. A task also leaves by a
+//! cancel, or as a leftover. Every way out begins with a claim, so a task has exactly one end.
 //!
 //! The order of steps is the same everywhere: count, let the user's code run or drop, free the holder, report a panic. So
 //! the end of a task is counted before others can see it (COUNT-1 in [`stats`](crate::observe::stats)), and a hook finds
@@ -20,10 +20,10 @@ use crate::clock::clocks::Clock;
 use crate::clock::repeat::{Repeat, next_run};
 use crate::clock::tick::Moment;
 use crate::engine::slots::deadline::{self, CameOut, Rearmed};
-use crate::engine::slots::task::Repetition;
-use crate::engine::slots::{Phase, Running, Thrown, blocks, task};
-use crate::engine::termination::{BehindRun, Decision, Leftover};
-use crate::executor::due;
+use crate::engine::slots::task::Leftover;
+use crate::engine::slots::{Phase, Running, blocks, task};
+use crate::engine::termination::{BehindRun, Decision};
+use crate::executor::due::{self, AHEAD};
 use crate::platform::cpu::{cycles, cycles_of_a_microsecond};
 use crate::platform::panics::{Payload, caught};
 use crate::wheel::entry::{Entry, SchedulerId, TaskKey};
@@ -77,7 +77,7 @@ impl Shared {
     /// Returns the present, or what it was a microsecond ago, which is good enough for the histogram of lateness. `None`
     /// if the clock panics.
     #[inline]
-    fn recently(&self) -> Option<Moment> {
+    pub(super) fn recently(&self) -> Option<Moment> {
         // Many short tasks in a row would spend more on reading the clock than on anything of ours. The processor's
         // cycle counter says how old the last reading is, but only of a clock that runs at the speed of real time.
         let cycles = if self.watch.is_in_real_time { cycles() } else { None };
@@ -127,20 +127,17 @@ impl Shared {
         // In place: its captures must stay where they are for the next run. Meanwhile a cancel only marks the word.
         let ran = caught(|| ControlFlow::choose(|| task.run_in_place()));
         let over = match ran {
-            // A delay that a leftover chooses is for nobody.
+            // A leftover runs once, so a delay that its closure chooses is ignored.
             Ok(ControlFlow::Continue(chosen)) if was_pending => self.rearm(task, due, chosen),
             _ => Some(task),
         };
         if ran.is_err() {
             self.count_panic();
         }
-        // It goes on. A canceller, or the next run on another thread, may have the task by now, so it is not touched
-        // here again.
-        let Some(over) = over else { return };
-        let name = over.name();
-        let dropped = self.finish(over, was_pending, false);
-        let dropped = dropped.into_iter().flat_map(|thrown| thrown.panics);
-        self.report(name, ran.err().into_iter().chain(dropped));
+        // Otherwise the series is pending again. Another thread may already run or cancel it, so it must not be touched.
+        if let Some(over) = over {
+            self.finish(over, was_pending, false, ran.err());
+        }
     }
 
     #[cold]
@@ -164,7 +161,7 @@ impl Shared {
             None => next_run(task.kind(), task.period(), due, now, self.watch.tick),
         };
         let mut filing = Publication::new(self, false);
-        let rearmed = task.rearm(next, now, |entry| filing.publish(entry, now));
+        let rearmed = task.rearm(next, now, |entry| filing.publish::<Rearmed>(entry, now));
         filing.ring();
         match rearmed {
             Rearmed::Pending => None,
@@ -178,8 +175,8 @@ impl Shared {
     #[cold]
     fn return_from_run(&self, task: Running) -> Option<Running> {
         // It runs under the lock of the termination, which decides between this thread and the engine (END-3).
-        let give_back = || self.give_back(task.key.slot, task.number(), Phase::Running);
-        match self.termination.return_from_run(task.key, give_back, || self.drop_it()) {
+        let make = || self.make_leftover(task.key.slot, task.number(), Phase::Running);
+        match self.termination.return_from_run(task.key, make, || self.drop_it()) {
             BehindRun::Cancelled => return Some(task),
             BehindRun::Leftover => {}
             BehindRun::Decided(decision, task) => {
@@ -200,11 +197,12 @@ impl Shared {
         })
     }
 
-    /// Ends a task that does not run any more: drops its closure, and returns what a panicking `Drop` has thrown.
-    /// `was_pending`: it counts as pending until now. `is_lost`: it counts as dropped.
-    fn finish(&self, task: Running, was_pending: bool, is_lost: bool) -> Option<Box<Thrown>> {
+    /// Ends a task that does not run any more: drops its closure, and reports what its last run and a panicking `Drop` have
+    /// thrown. `was_pending`: it counts as pending until now. `is_lost`: it counts as dropped.
+    fn finish(&self, task: Running, was_pending: bool, is_lost: bool, thrown: Option<Payload>) {
         let is_series = task.is_series();
         let task = task.into_ending();
+        let names = task.names();
         // A cancel in the last run of a series has counted the task out itself.
         if !task.was_cancelled() {
             with_lane(self, |writer| {
@@ -214,42 +212,31 @@ impl Shared {
                 }
             });
         }
-        let (thrown, over) = task.discard();
+        let (dropped, over) = task.discard();
         // Only a series that its scheduler still had may be on the list of runs that a close waits for. A leftover has
         // left that list.
-        if !(is_series && was_pending) {
+        if is_series && was_pending {
+            // The word is written before `is_closing` is read, and the engine does the opposite, so one of the two sees
+            // the other (END-5).
+            let key = over.end_in_order();
+            if self.termination.is_closing_in_order() {
+                self.termination.run_is_over(key);
+            }
+        } else {
             over.end();
-            return thrown;
         }
-        // The word is written before `is_closing` is read, and the engine does the opposite, so one of the two sees the
-        // other (END-5).
-        let key = over.end_in_order();
-        if self.termination.is_closing_in_order() {
-            self.termination.run_is_over(key);
+        if thrown.is_some() || dropped.is_some() {
+            let dropped = dropped.into_iter().flat_map(|thrown| thrown.panics);
+            self.report(names.name(), thrown.into_iter().chain(dropped));
         }
-        thrown
     }
 
     // ----- wakers --------------------------------------------------------------------------
 
-    /// Wakes the wakers that are due. `wakers` is room for them. If the clock panics, `fallback` is used as the present.
-    pub(crate) fn wake_all(
-        &self,
-        due: impl Iterator<Item = Entry>,
-        fallback: Moment,
-        wakers: &mut Vec<Waker>,
-    ) {
-        // One reading and one borrow of the lane for all, so each waker costs little more than its wake.
-        let now = self.recently().unwrap_or(fallback);
-        self.take_wakers(due, Some(now), wakers);
-        // A waker is user code, so it is called when the lane is not borrowed any more.
-        self.wake(wakers);
-    }
-
     /// Takes wakers that fire now. If they are pending at the end, their time will not come, so `fired_at` is `None`, and
     /// they count as dropped.
     #[inline]
-    pub(crate) fn take_wakers(
+    pub(super) fn take_wakers(
         &self,
         mut entries: impl Iterator<Item = Entry>,
         fired_at: Option<Moment>,
@@ -279,19 +266,19 @@ impl Shared {
     }
 
     /// Wakes these wakers, one after the other, also if some of them panic.
-    pub(crate) fn wake(&self, wakers: &mut Vec<Waker>) {
+    pub(super) fn wake(&self, wakers: &mut Vec<Waker>) {
         let mut wakers = wakers.drain(..);
         // The iterator has passed the waker that panicked, so the loop goes on with the next one.
         while let Err(panic) = caught(|| wakers.by_ref().for_each(Waker::wake)) {
             self.count_panic();
-            self.hooks.report(panic);
+            self.hooks.on_panic.report(None, panic);
         }
     }
 
     // ----- other ends ----------------------------------------------------------------------
 
     /// Drops leftovers that nobody wants. A series that is in a run is dropped behind that run.
-    pub(crate) fn drop_leftovers(&self, leftovers: Vec<Leftover>) {
+    pub(crate) fn drop_leftovers(&self, leftovers: impl IntoIterator<Item = Leftover>) {
         for task in leftovers {
             // If the run has ended in the meantime, the decision comes back, and the task is dropped here.
             let decided =
@@ -307,24 +294,16 @@ impl Shared {
         // For good: a cancel that came after this claim would count the task's leaving once more.
         if let Some(task) = Running::claim_leftover(key) {
             // It left the pending tasks when it became a leftover.
-            self.drop_claimed(task, false);
+            self.finish(task, false, true, None);
         }
     }
 
-    /// Drops a task that has been claimed. `was_pending`: it counts as pending until now.
-    fn drop_claimed(&self, task: Running, was_pending: bool) {
-        if let Some(thrown) = self.finish(task, was_pending, true) {
-            self.report(thrown.name, thrown.panics);
-        }
-    }
-
-    /// Makes a leftover of the task in this slot that has this number and is in `from`; `None` if it is not, for example
-    /// because it was cancelled.
-    pub(crate) fn give_back(&self, slot: u32, number: u32, from: Phase) -> Option<Leftover> {
-        let (key, deadline, repetition) = task::give_back(slot, number, from)?;
-        let Repetition { kind, period } = repetition;
+    /// Makes a leftover of the task in this slot, which has not started or is behind a run: see [`task::make_leftover`]. It
+    /// counts as pending no more.
+    pub(super) fn make_leftover(&self, slot: u32, number: u32, from: Phase) -> Option<Leftover> {
+        let task = task::make_leftover(slot, number, from)?;
         with_lane(self, |writer| writer.lane.count_left());
-        Some(Leftover { key, deadline, kind, period, is_in_run: false })
+        Some(task)
     }
 
     /// Claims the task of an entry, and returns when it was due.
@@ -339,22 +318,25 @@ impl Shared {
     fn put_off(&self, entry: Entry) -> Option<Entry> {
         let now = self.try_now().unwrap_or(entry.moment()).max(entry.moment());
         let mut filing = Publication::new(self, false);
-        let came_out = deadline::put_off(entry, now, |next| filing.publish(next, now));
+        let came_out = deadline::put_off(entry, now, |next| filing.publish::<()>(next, now));
         filing.ring();
         matches!(came_out, CameOut::Due).then_some(Entry { deadline: now.0, ..entry })
     }
 }
 
 impl due::TaskOwner for Shared {
-    fn run(&self, due: Entry) {
-        if let Some((task, due)) = self.claim(due) {
-            self.run_claimed(task, due, true);
+    fn run_all(&self, entries: &[Entry]) {
+        for (at, entry) in entries.iter().enumerate() {
+            entries.get(at + AHEAD).inspect(|soon| blocks::prefetch(soon.slot()));
+            if let Some((task, due)) = self.claim(*entry) {
+                self.run_claimed(task, due, true);
+            }
         }
     }
 
     fn forfeit(&self, due: Entry) {
         if let Some((task, _)) = self.claim(due) {
-            self.drop_claimed(task, true);
+            self.finish(task, true, true, None);
         }
     }
 
@@ -370,7 +352,7 @@ impl due::TaskOwner for Shared {
         // Under the same number, because this is its only entry. If the engine is closed, the close has found the task in
         // its holder, or will.
         let mut filing = Publication::new(self, false);
-        filing.publish(due.due_now(), self.try_now().unwrap_or(due.moment()));
+        filing.publish::<()>(due.due_now(), self.try_now().unwrap_or(due.moment()));
         filing.ring();
     }
 

@@ -31,7 +31,7 @@ use crate::clock::clocks::Watch;
 use crate::clock::tick::Moment;
 use crate::clock::timeline::Timeline;
 use crate::engine::intake::Intake;
-use crate::engine::intake::lane::{Lane, LaneWriter};
+use crate::engine::intake::lane::LaneWriter;
 use crate::engine::slots::trim;
 use crate::engine::termination::Termination;
 use crate::executor::own_executor::ExecutorTable;
@@ -83,32 +83,30 @@ pub(crate) struct Shared {
     pub(super) next_wakeup: AtomicU64,
 }
 
-/// What a builder decides about a scheduler.
-pub(crate) struct Settings {
-    pub(crate) watch: Watch,
-    pub(crate) hooks: Hooks,
-    pub(crate) max_pending: Option<usize>,
-    pub(crate) shutdown_timeout: Duration,
-    pub(crate) has_a_thread: bool,
-}
-
 impl Shared {
-    pub(crate) fn new(settings: Settings, bell: Arc<Doorbell>) -> Arc<Shared> {
+    pub(crate) fn new(
+        watch: Watch,
+        hooks: Hooks,
+        bell: Arc<Doorbell>,
+        max_pending: Option<usize>,
+        shutdown_timeout: Duration,
+        has_a_thread: bool,
+    ) -> Arc<Shared> {
         Arc::new_cyclic(|me: &Weak<Shared>| {
             let (id, serial) = register(me);
             Shared {
                 id,
                 serial,
-                intake: Intake::new(settings.watch.clock.tells_calls_apart(), settings.max_pending),
-                watch: settings.watch,
-                hooks: settings.hooks,
+                intake: Intake::new(watch.clock.tells_calls_apart(), max_pending),
+                watch,
+                hooks,
                 bell,
                 own_executors: Arc::default(),
-                termination: Termination::new(settings.has_a_thread, settings.shutdown_timeout),
+                termination: Termination::new(has_a_thread, shutdown_timeout),
                 wakeups: Counter::default(),
                 rejected: Counter::default(),
                 backlog: Arc::new(Backlog::new(MOST_OVERDUE)),
-                has_a_thread: settings.has_a_thread,
+                has_a_thread,
                 out_until: AtomicU64::new(0),
                 next_wakeup: AtomicU64::new(0),
                 me: me.clone(),
@@ -135,11 +133,9 @@ impl Shared {
 
     /// Stops the scheduler: nothing is accepted any more, and the engine comes to its end.
     pub(crate) fn stop(&self) {
-        // The flag comes before the rings. The sleeper's last look may miss it anyway, because that look is only
-        // Acquire. So the second ring leaves a token whatever the threshold says. A stop happens once, and need not
-        // spare a wake-up.
+        // The flag comes before the ring. The sleeper's last look may miss it anyway, because that look is only Acquire.
+        // So the ring leaves a token whatever the threshold says. A stop happens once, and need not spare a wake-up.
         self.termination.begin();
-        self.bell.ring_if_asleep();
         self.bell.ring();
     }
 
@@ -152,8 +148,13 @@ impl Shared {
         self.intake.each_lane(|lane| stats.add_what_left(&lane.counts));
         self.intake.each_lane(|lane| stats.add_what_came(&lane.counts));
         let (came, left) = (stats.scheduled, stats.left);
-        let count = || self.intake.counted().unwrap_or_else(|| came.saturating_sub(left));
-        let pending = if self.is_closing() { self.termination.in_run(count) } else { count() };
+        let limited = || self.intake.limit.pending().map(|pending| pending as u64);
+        let count = || limited().unwrap_or_else(|| came.saturating_sub(left));
+        let pending = if self.is_closing() {
+            self.termination.without_series_in_runs(count)
+        } else {
+            count()
+        };
         stats.left = came.saturating_sub(pending);
         stats.rejected = self.rejected.get();
         stats.wakeups = self.wakeups.get();
@@ -166,14 +167,14 @@ impl Shared {
         if self.is_closing() && self.termination.has_come() {
             return 0;
         }
-        let pending = self.intake.counted().unwrap_or_else(|| {
+        // By the limit, if there is one: the sum over lanes that change in the meantime may be above it (S25).
+        self.intake.limit.pending().unwrap_or_else(|| {
             // In this order, a task that passes in the meantime is counted rather than missed.
             let (mut left, mut came) = (0, 0);
             self.intake.each_lane(|lane| left += lane.counts.left.get());
             self.intake.each_lane(|lane| came += lane.counts.scheduled.get());
-            came.saturating_sub(left)
-        });
-        usize::try_from(pending).unwrap_or(usize::MAX)
+            usize::try_from(came.saturating_sub(left)).unwrap_or(usize::MAX)
+        })
     }
 
     /// Describes how the scheduler stands, in lines, for a person who looks at a hang. The numbers are read one after
@@ -270,13 +271,13 @@ pub(super) fn find(id: SchedulerId) -> Option<Arc<Shared>> {
 // ----- the lanes that the calling thread has at schedulers ------------------------------------------
 
 /// A lane that this thread has.
-struct Held {
+pub(super) struct Held {
     scheduler: SchedulerId,
     serial: u64,
     shared: Weak<Shared>,
-    timeline: Timeline,
-    has_system_clock: bool,
-    writer: LaneWriter,
+    pub(super) timeline: Timeline,
+    pub(super) has_system_clock: bool,
+    pub(super) writer: LaneWriter,
 }
 
 /// All lanes of this thread. The one that was used last is in front.
@@ -331,7 +332,7 @@ fn with_a_borrowed_lane<R>(shared: &Shared, mut work: impl FnMut(&mut LaneWriter
 /// Gives what the calling thread has at the scheduler of this id to `work`, if it has a lane there.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "a part of each cancel")]
-fn look<R>(scheduler: SchedulerId, work: impl FnOnce(&Held) -> Option<R>) -> Option<R> {
+pub(super) fn look<R>(scheduler: SchedulerId, work: impl FnOnce(&Held) -> Option<R>) -> Option<R> {
     let done = LANES.try_with(|lanes| {
         let lanes = lanes.0.borrow();
         let is_meant = |held: &&Held| held.scheduler == scheduler;
@@ -339,28 +340,6 @@ fn look<R>(scheduler: SchedulerId, work: impl FnOnce(&Held) -> Option<R>) -> Opt
         work(lanes.first().filter(is_meant).or_else(|| lanes.iter().find(is_meant))?)
     });
     done.ok().flatten()
-}
-
-/// Gives the calling thread's lane at the scheduler of this id to `work`, if it has one.
-#[inline]
-pub(super) fn with_lane_at<R>(scheduler: SchedulerId, work: impl FnOnce(&Lane) -> R) -> Option<R> {
-    look(scheduler, |held| Some(work(&held.writer.lane)))
-}
-
-/// Returns what `moment` makes of the timeline of the scheduler of this id, if the calling thread has a lane there and its
-/// clock is the system's. Notes there that a deadline moves.
-#[inline]
-pub(super) fn moment_at(
-    scheduler: SchedulerId,
-    moment: impl FnOnce(&Timeline) -> Moment,
-) -> Option<Moment> {
-    look(scheduler, |held| {
-        // Before the caller moves the deadline, so that the engine looks at holders by then.
-        held.has_system_clock.then(|| {
-            held.writer.lane.note_reset();
-            moment(&held.timeline)
-        })
-    })
 }
 
 /// Returns the scheduler of this id, if it is alive: from the calling thread's lane there, or from the registry.

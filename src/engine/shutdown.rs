@@ -1,28 +1,28 @@
 //! The last turn: it makes leftovers of what is pending, or drops it, and wakes the wakers.
 //!
 //! A task is pending in a lane, in the wheel, in the ready queue, in a retry queue, or in the queue of an executor that
-//! has taken it and not started it (S29). Those of an executor are found in their holders, which say whose they are. The
-//! engine claims each task by its word. So a task that starts at this
-//! moment runs and is no leftover, and an executor that comes to a claimed task later runs nothing.
+//! has taken and not started it (S29). To find the tasks that executors have, the engine looks at all holders. A holder
+//! names the scheduler of its task. The engine claims each task by its word. So a task that starts at this moment runs and
+//! is no leftover, and an executor that comes to a claimed task later runs nothing.
 
 use super::Engine;
 use super::this_thread::TurningMark;
-use crate::engine::ready::Entry;
-use crate::engine::slots::{Phase, task};
-use crate::engine::termination::Leftover;
+use crate::engine::slots::Phase;
+use crate::engine::slots::state::Word;
+use crate::engine::slots::task::{self, Leftover};
 use crate::observe::TaskPanic;
 use crate::platform::panics::{Payload, discard};
-use crate::wheel::entry::{Runner, TaskKey};
+use crate::wheel::entry::{Entry, TaskKey};
 
 /// What is there at the end.
 #[derive(Default)]
 struct Found {
-    /// What was in our lists, and then the one-shots that executors have not started.
+    /// One-shots that executors have not started, and then what was in our lists.
     leftovers: Vec<Leftover>,
     /// One-shots that executors run.
     running: Vec<TaskKey>,
-    /// Series that executors have, in a run or not.
-    series: Vec<Entry>,
+    /// Series that executors have, in a run or not, with their words.
+    series: Vec<(TaskKey, Word)>,
 }
 
 impl Engine {
@@ -50,16 +50,16 @@ impl Engine {
             entries.into_iter().partition(|entry: &Entry| entry.is_waker());
         self.shared.take_wakers(wakers.into_iter(), None, &mut self.wakers);
 
-        let leftovers = entries.into_iter().filter_map(|entry| self.give_back(entry)).collect();
-        let mut found = Found { leftovers, ..Found::default() };
-        let others = found.leftovers.len();
+        let make = |entry: Entry| self.make_leftover(entry.slot(), entry.number());
+        // All of these first, so that the look into the holders finds only what executors have.
+        let listed: Vec<_> = entries.into_iter().filter_map(make).collect();
+        let mut found = Found::default();
         self.shared.hooks.catch(|| self.look_into_the_holders(&mut found));
-        let Found { mut leftovers, running, series } = found;
         // The termination sorts them by deadline, stably. At equal deadlines those that executors have come first, in no
         // order, then the refused tasks, then the others in the order of scheduling, and at last the series that executors
         // have.
-        leftovers.rotate_left(others);
-        let count = self.fulfil(leftovers, running, &series);
+        found.leftovers.extend(listed);
+        let count = self.fulfil(found);
         self.shared.wake(&mut self.wakers); // they find the scheduler closed
         self.shared.hooks.observe(|observer| observer.stopped(count));
         self.shared.hooks.catch(|| drop(executor));
@@ -79,7 +79,7 @@ impl Engine {
         if !self.shared.termination.has_come() {
             // A fault has broken off the shutdown itself. The end comes without leftovers. Otherwise a close would
             // wait for it without end.
-            self.fulfil(Vec::new(), Vec::new(), &[]);
+            self.fulfil(Found::default());
         }
         let text = TaskPanic::new(&*fault).message().unwrap_or("no message").to_owned();
         let text = format!("the scheduler is closed, and `close` returns what was pending: {text}");
@@ -88,8 +88,8 @@ impl Engine {
     }
 
     /// Makes a pending task a leftover; `None` if it was cancelled, runs, or is one already.
-    fn give_back(&self, entry: Entry) -> Option<Leftover> {
-        self.shared.give_back(entry.slot(), entry.number(), Phase::Pending)
+    fn make_leftover(&self, slot: u32, number: u32) -> Option<Leftover> {
+        self.shared.make_leftover(slot, number, Phase::Pending)
     }
 
     /// Finds the tasks that are in none of our lists, because executors have them, and claims back the one-shots that have
@@ -98,11 +98,8 @@ impl Engine {
         task::each_of(self.shared.id, |key, word| {
             // The end of a series is decided later, under the lock of the termination (END-3).
             if word.is_series() {
-                let (number, runner) = (word.number(), Runner::Default);
-                found.series.push(Entry::new(key.slot, number, self.now, false, runner, true));
-            } else if let Some(task) =
-                self.shared.give_back(key.slot, word.number(), Phase::Pending)
-            {
+                found.series.push((key, word));
+            } else if let Some(task) = self.make_leftover(key.slot, word.number()) {
                 found.leftovers.push(task);
             } else {
                 found.running.push(key);
@@ -110,16 +107,14 @@ impl Engine {
         });
     }
 
-    /// Fulfils the termination, and returns how many leftovers there are. `series` are those that executors have.
-    fn fulfil(&self, tasks: Vec<Leftover>, running: Vec<TaskKey>, series: &[Entry]) -> usize {
-        let shared = &self.shared;
+    /// Fulfils the termination, and returns how many leftovers there are.
+    fn fulfil(&self, Found { leftovers, running, series }: Found) -> usize {
+        let make = |key: TaskKey, word: Word| self.make_leftover(key.slot, word.number());
+        let end = &self.shared.termination;
+        let (count, unwanted) = end.fulfil(leftovers, running, &series, self.now, make);
         // After the last handle is gone nobody can want the leftovers, so they are dropped here (S24), series in their
         // runs behind those.
-        let is_wanted = shared.termination.is_wanted();
-        let unwanted = || (!is_wanted).then(|| shared.drop_it());
-        let give_back = |entry| self.give_back(entry);
-        let count = shared.termination.fulfil(tasks, running, series, give_back, unwanted);
-        shared.drop_leftovers(shared.termination.take_unwanted()); // also what was given up just now
+        self.shared.drop_leftovers(unwanted);
         count
     }
 }

@@ -11,8 +11,8 @@
 //!                                       Then(decision) --> carried out behind the run
 //! ```
 //!
-//! The leftovers wait for a caller that may take them: a close, or a `Stopping`. They are dropped when none is left that
-//! could (S24): on the tick thread, which waits for that, or by the caller if there is no tick thread.
+//! The leftovers wait for a caller that may take them: a close, or a `Stopping`. When no caller is left that could take
+//! them, they are dropped (S24). The tick thread waits for that, and drops them. Without a tick thread the last caller does.
 //!
 //! The end holds keys of tasks and no scheduler. Otherwise scheduler and end would keep each other alive. A scheduler that
 //! goes while its end still has leftovers drops them.
@@ -32,25 +32,15 @@ use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use super::this_thread::{WaitingRuns, holds_up, waits_from_now_on};
-use crate::clock::repeat::Kind;
 use crate::clock::tick::Moment;
-use crate::engine::slots::{Phase, deadline, task};
+use crate::engine::slots::state::Word;
+use crate::engine::slots::task::{self, Leftover};
+use crate::engine::slots::{Phase, deadline};
 use crate::platform::panics::quietly;
 use crate::platform::sync::{
     AtomicBool, Condvar, IS_MODEL, InOrder, Mutex, MutexGuard, Ordering, lock,
 };
-use crate::wheel::entry::{Entry, TaskKey};
-
-/// A task that was pending at the end.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Leftover {
-    pub(crate) key: TaskKey,
-    pub(crate) deadline: Moment,
-    pub(crate) kind: Kind,
-    pub(crate) period: u64,
-    /// It is a series that was in a run when it was taken out of the end.
-    pub(crate) is_in_run: bool,
-}
+use crate::wheel::entry::TaskKey;
 
 /// What is to be done with a leftover that was taken in its run. It is carried out behind that run.
 pub(crate) type Decision = Box<dyn FnOnce(Leftover) + Send>;
@@ -90,12 +80,13 @@ pub(crate) struct Termination {
     changed: Condvar,
 }
 
-/// One of those that may take the leftovers, or close the scheduler, when it goes.
+/// Says which kind of party leaves: see [`Termination::leave`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Leaver {
     /// A caller that does not wait any more.
     Taker,
-    /// The same, and its leftovers are given up although a close could come, unless another caller waits for them.
+    /// A caller that was dropped without waiting. Unless another caller waits, the leftovers are dropped, even if a close
+    /// could still come.
     TakerThatGivesUp,
     /// The last handle, or the driver.
     Closer,
@@ -120,7 +111,7 @@ struct State {
     takers: usize,
     /// How many may still close the scheduler. All handles together count as one, and the driver as another one.
     closers: usize,
-    /// The tick thread waits, or will wait, for what becomes of the leftovers.
+    /// The tick thread has not finished [`Termination::attend`]. Until then it drops the leftovers that are given up.
     is_attended: bool,
     has_come: bool,
     leftovers: Vec<Leftover>,
@@ -135,7 +126,7 @@ struct State {
 }
 
 /// Returns the instant when this much time has passed; `None` for never.
-pub(crate) fn after(timeout: Duration) -> Option<Instant> {
+pub(crate) fn deadline_after(timeout: Duration) -> Option<Instant> {
     Instant::now().checked_add(timeout)
 }
 
@@ -203,8 +194,7 @@ impl State {
             }
         }
         for task in &mut leftovers {
-            let moved = deadline::deadline(task.key); // by a reset
-            task.deadline = moved.map_or(task.deadline, |(deadline, _)| deadline);
+            task.deadline = deadline::of_leftover(task.key, task.deadline);
         }
         leftovers.sort_by_key(|task| task.deadline);
         leftovers
@@ -223,7 +213,7 @@ impl Termination {
         lock(&self.state)
     }
 
-    /// Creates the end of a scheduler with a tick thread, if it has one, which comes to [`attend`](Termination::attend).
+    /// Creates the end of a scheduler. `has_a_thread`: a tick thread will call [`attend`](Termination::attend).
     pub(crate) fn new(has_a_thread: bool, timeout: Duration) -> Termination {
         let closers = if has_a_thread { 1 } else { 2 };
         let state = State { is_attended: has_a_thread, closers, ..State::default() };
@@ -300,60 +290,56 @@ impl Termination {
         if state.is_wanted() { Vec::new() } else { state.take() }
     }
 
-    pub(crate) fn is_wanted(&self) -> bool {
-        self.lock().is_wanted()
-    }
-
     pub(crate) fn has_come(&self) -> bool {
         self.lock().has_come
     }
 
     // ----- the engine ----------------------------------------------------------------------
 
-    /// Tells that the end has come. Returns how many leftovers there are, with those to come.
+    /// Tells that the end has come. Returns how many leftovers there are, with those to come, and the leftovers that nobody
+    /// will take, which the caller drops.
     ///
-    /// `handed` are the series that executors have, filed under the present, and `give_back` makes one of them a leftover if
-    /// it has not started.
-    /// `one_shots` are those that may be in a run. `unwanted` returns what is to be done with a leftover that nobody
-    /// will take, and `None` if some caller may.
+    /// `handed` lists the series that executors have, as they were found. `make_leftover` makes a series a leftover if its
+    /// run has not started. `one_shots` lists those that may be in a run.
     pub(crate) fn fulfil(
         &self,
         leftovers: Vec<Leftover>,
         one_shots: Vec<TaskKey>,
-        handed: &[Entry],
-        mut give_back: impl FnMut(Entry) -> Option<Leftover>,
-        unwanted: impl Fn() -> Option<Decision>,
-    ) -> usize {
+        handed: &[(TaskKey, Word)],
+        now: Moment,
+        mut make_leftover: impl FnMut(TaskKey, Word) -> Option<Leftover>,
+    ) -> (usize, Vec<Leftover>) {
         let mut state = self.lock();
         state.leftovers.extend(leftovers); // behind those whose runs have ended just now
         state.last_runs = one_shots;
-        for entry in handed {
+        for (key, found) in handed.iter().copied() {
             // An executor may have a series in its queue, not started. Its word tells: the claim here and that of the
             // run exclude each other.
-            if let Some(task) = give_back(*entry) {
+            if let Some(task) = make_leftover(key, found) {
                 state.leftovers.push(task);
                 continue;
             }
-            // One that has been filed again, or is over, has another number.
-            let Some((key, word)) = task::settled(*entry) else { continue };
-            match word.phase() {
-                Phase::Running => {
+            // A series that has been filed again, or is over, has another number.
+            let word = task::settled_word(key).filter(|word| word.number() == found.number());
+            match word.map(Word::phase) {
+                Some(Phase::Running) => {
                     // The runner has not come yet, because this has the lock. So it will find its series on this list
                     // (END-3).
-                    let (kind, period) = (word.kind(), task::period(key.slot));
-                    let deadline = entry.moment().after_nanos(period); // as far as can be said now
+                    let (kind, period) = (found.kind(), task::period(key.slot));
+                    let deadline = now.after_nanos(period); // as far as can be said now
                     let task = Leftover { key, deadline, kind, period, is_in_run: false };
-                    let stage_now = unwanted().map_or(Stage::InRun, Stage::Then);
-                    state.series.push(InRun { task, stage: stage_now });
+                    state.series.push(InRun { task, stage: Stage::InRun });
                 }
-                Phase::Doomed | Phase::Ending => state.last_runs.push(key), // its run may go on
+                Some(Phase::Doomed | Phase::Ending) => state.last_runs.push(key), // its run may go on
                 _ => {}
             }
         }
         state.has_come = true;
         let count = state.leftovers.len() + state.series.len();
+        // Under the same lock, so a caller that comes to want them finds all of them or none.
+        let unwanted = if state.is_wanted() { Vec::new() } else { state.take() };
         self.notify(state);
-        count
+        (count, unwanted)
     }
 
     /// Releases the lock, and wakes all threads and wakers that wait for a change.
@@ -374,26 +360,19 @@ impl Termination {
         self.lock().take()
     }
 
-    /// Takes the leftovers if nobody will take them: those that came behind their runs before the end did, and all if they
-    /// have been given up just now. The caller drops them.
-    pub(crate) fn take_unwanted(&self) -> Vec<Leftover> {
-        let mut state = self.lock();
-        if state.is_wanted() { Vec::new() } else { state.take() }
-    }
-
     // ----- the runner ----------------------------------------------------------------------
 
-    /// Takes a series back behind its run, because the scheduler has closed in the meantime. `give_back` makes it a
-    /// leftover, unless it was cancelled.
+    /// Takes a series back behind its run, because the scheduler has closed in the meantime. `make_leftover` makes it one,
+    /// unless it was cancelled.
     pub(crate) fn return_from_run(
         &self,
         key: TaskKey,
-        give_back: impl FnOnce() -> Option<Leftover>,
+        make_leftover: impl FnOnce() -> Option<Leftover>,
         unwanted: impl FnOnce() -> Decision,
     ) -> BehindRun {
         let mut state = self.lock();
         // Under the lock, so the engine finds the series either in its run or among the leftovers (END-3).
-        let Some(task) = give_back() else { return BehindRun::Cancelled };
+        let Some(task) = make_leftover() else { return BehindRun::Cancelled };
         let decided = match state.take_off(key).map(|series| series.stage) {
             None if state.has_come && !state.is_wanted() => Some(unwanted()),
             None | Some(Stage::InRun) => {
@@ -443,9 +422,8 @@ impl Termination {
         Ok(())
     }
 
-    /// Returns this count of pending tasks less the series in their runs, which count as pending and are leftovers
-    /// already.
-    pub(crate) fn in_run(&self, count: impl FnOnce() -> u64) -> u64 {
+    /// Returns `count` without the series that are in a run. They are still counted as pending, but are leftovers already.
+    pub(crate) fn without_series_in_runs(&self, count: impl FnOnce() -> u64) -> u64 {
         let state = self.lock();
         count().saturating_sub(state.series.len() as u64)
     }

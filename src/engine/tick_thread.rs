@@ -105,10 +105,9 @@ mod tests {
     use crate::clock::clocks::Watch;
     use crate::clock::timeline::Timeline;
     use crate::engine::Precision;
-    use crate::engine::shared::{Settings, Shared};
-    use crate::engine::slots::OneShot;
+    use crate::engine::shared::Shared;
     use crate::engine::slots::task::Repetition;
-    use crate::engine::termination::after;
+    use crate::engine::termination::deadline_after;
     use crate::error::ScheduleError;
     use crate::executor::Inline;
     use crate::observe::{Hooks, PanicHook};
@@ -128,14 +127,8 @@ mod tests {
         let bell = Doorbell::new(Some(sleeper.waker()));
         let tick = Duration::from_millis(1);
         let timeline = Timeline::new(Instant::now(), tick).expect("above zero");
-        let settings = Settings {
-            watch: Watch::new(Box::new(SystemClock), true, timeline, tick),
-            hooks,
-            max_pending: None,
-            shutdown_timeout: Duration::from_secs(60),
-            has_a_thread: true,
-        };
-        let shared = Shared::new(settings, bell);
+        let watch = Watch::new(Box::new(SystemClock), true, timeline, tick);
+        let shared = Shared::new(watch, hooks, bell, None, Duration::from_secs(60), true);
         let mut engine = Engine::new(Arc::clone(&shared), Box::new(Inline), Precision::Tick, 64);
         (1..=3).for_each(|delay| schedule(&shared, delay * 1_000).expect("open"));
         engine.wakers.push(Waker::noop().clone());
@@ -144,7 +137,7 @@ mod tests {
 
     fn schedule(shared: &Arc<Shared>, seconds: u64) -> Result<(), ScheduleError> {
         let times = shared.watch.after(Duration::from_secs(seconds));
-        let admitted = shared.admit(times, OneShot(|| ()), Repetition::NONE, None);
+        let admitted = shared.admit(times, || (), Repetition::NONE, None);
         admitted.map(|_| ()).map_err(|(reason, _)| reason)
     }
 
@@ -181,7 +174,7 @@ mod tests {
         engine.executor = None; // as a shutdown that was broken off leaves it
         spawn(engine, sleeper, "faulty").expect("a thread");
 
-        let leftovers = shared.termination.wait(after(Duration::from_secs(60)));
+        let leftovers = shared.termination.wait(deadline_after(Duration::from_secs(60)));
         assert!(leftovers.expect("it comes to its end").is_empty());
         assert!(matches!(schedule(&shared, 1), Err(ScheduleError::Closed)));
         reports.recv().expect("it is told");

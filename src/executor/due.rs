@@ -18,8 +18,8 @@ use crate::wheel::entry::{Entry, SchedulerId};
 
 /// The scheduler that a due task belongs to. The engine implements it, so this module does not depend on the engine.
 pub(crate) trait TaskOwner: Send + Sync {
-    /// Claims the task and runs it, unless it was cancelled. Never unwinds.
-    fn run(&self, entry: Entry);
+    /// Claims each of these tasks and runs it, unless it was cancelled. Never unwinds.
+    fn run_all(&self, entries: &[Entry]);
     /// Claims the task and drops it, unless it was cancelled. Never unwinds.
     fn forfeit(&self, entry: Entry);
     /// Counts a task that the scheduler's executor has done, or dropped.
@@ -53,7 +53,7 @@ impl Origin {
     /// Runs a task, unless it was cancelled.
     #[inline]
     pub(super) fn run(&self, entry: Entry) {
-        self.owner.run(entry);
+        self.owner.run_all(&[entry]);
         self.count_done();
     }
 
@@ -397,10 +397,7 @@ impl DueBatch {
         let first = std::mem::replace(&mut self.taken, self.due.len());
         let due = &self.due[first..];
         self.over += due.len();
-        for (at, entry) in due.iter().enumerate() {
-            due.get(at + AHEAD).inspect(|soon| self.origin.prefetch(**soon));
-            self.origin.owner.run(*entry);
-        }
+        self.origin.owner.run_all(due);
     }
 
     /// Puts a task back that the executor has refused. It is handed over again later.

@@ -315,15 +315,10 @@ pub(crate) struct Hooks {
 }
 
 impl Hooks {
-    /// Reports a panic, and drops its payload.
-    pub(crate) fn report(&self, payload: Payload) {
-        self.on_panic.report(None, payload);
-    }
-
     /// Runs code of a user. A panic is reported, and `None` is returned.
     #[inline]
     pub(crate) fn catch<R>(&self, code: impl FnOnce() -> R) -> Option<R> {
-        caught(code).map_err(|payload| self.report(payload)).ok()
+        self.on_panic.catch(None, code)
     }
 
     /// Reports a panic of the task with this name, in its run or when it is dropped by the scheduler. A driver resumes it

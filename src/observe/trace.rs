@@ -1,7 +1,7 @@
 //! Spans and events for `tracing`. Without the feature, this module does nothing.
 //!
 //! Only this file depends on the feature. The rest of the crate calls [`current_span`], and if there is a span, wraps
-//! the task with [`InSpan`]. Without the feature there is never a span, and the compiler removes that branch.
+//! the task in that span. Without the feature there is never a span, and the compiler removes that branch.
 //!
 //! - A one-shot runs in the span in which it was scheduled. Outside of any span nothing is kept, so a task is neither
 //!   larger nor slower.
@@ -16,65 +16,6 @@ use off as switch;
 use on as switch;
 
 pub(crate) use switch::{CurrentSpan, current_span, in_a_root_span, panicked, rejected};
-
-/// A task that can run once: a closure, or a closure with a span or a name around it.
-pub(crate) trait RunOnce: Send + 'static {
-    /// True if a value of this type carries a name, which is better than the name of the type.
-    const IS_NAMED: bool = false;
-
-    /// Returns the type name of the user's closure.
-    fn type_name() -> &'static str {
-        std::any::type_name::<Self>()
-    }
-
-    /// Returns the name that this value carries, or that of its type.
-    fn own_name(&self) -> &'static str {
-        Self::type_name()
-    }
-
-    fn run_once(self);
-}
-
-impl<F: FnOnce() + Send + 'static> RunOnce for F {
-    #[inline]
-    fn run_once(self) {
-        self();
-    }
-}
-
-/// A task that runs in the span in which it was scheduled.
-pub(crate) struct InSpan<F> {
-    span: CurrentSpan,
-    task: F,
-}
-
-impl<F> InSpan<F> {
-    #[inline]
-    pub(crate) fn new(span: CurrentSpan, task: F) -> InSpan<F> {
-        InSpan { span, task }
-    }
-
-    /// Returns the task without the span.
-    pub(crate) fn into_task(self) -> F {
-        self.task
-    }
-}
-
-impl<F: RunOnce> RunOnce for InSpan<F> {
-    const IS_NAMED: bool = F::IS_NAMED;
-
-    fn type_name() -> &'static str {
-        F::type_name()
-    }
-
-    fn own_name(&self) -> &'static str {
-        self.task.own_name()
-    }
-
-    fn run_once(self) {
-        self.span.run(|| self.task.run_once());
-    }
-}
 
 #[cfg(feature = "tracing")]
 mod on {

@@ -9,7 +9,7 @@ use crate::clock::clocks::Watch;
 use crate::clock::clocks::{Clock, ManualClock, SystemClock};
 use crate::clock::parking::Sleeper;
 use crate::clock::timeline::Timeline;
-use crate::engine::shared::{Settings, Shared};
+use crate::engine::shared::Shared;
 use crate::engine::tick_thread;
 use crate::engine::{Engine, Precision};
 use crate::error::BuildError;
@@ -228,14 +228,10 @@ impl Builder {
             Precision::Exact => self.tick.min(LONGEST_EXACT_BUCKET),
         };
         let timeline = Timeline::new(clock.now(), bucket).ok_or(BuildError::ZeroTick)?;
-        let settings = Settings {
-            watch: Watch::new(clock, is_system, timeline, self.tick),
-            hooks: self.hooks,
-            max_pending: self.max_pending,
-            shutdown_timeout: self.shutdown_timeout,
-            has_a_thread,
-        };
-        Ok(Engine::new(Shared::new(settings, bell), executor, self.precision, self.wheel_size))
+        let watch = Watch::new(clock, is_system, timeline, self.tick);
+        let (limit, timeout) = (self.max_pending, self.shutdown_timeout);
+        let shared = Shared::new(watch, self.hooks, bell, limit, timeout, has_a_thread);
+        Ok(Engine::new(shared, executor, self.precision, self.wheel_size))
     }
 }
 

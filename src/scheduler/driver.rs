@@ -10,13 +10,13 @@ use crate::clock::parking::Sleeper;
 use crate::clock::tick::Moment;
 use crate::clock::timeline::short_of_never;
 use crate::engine::shared::Shared;
-use crate::engine::termination::{self, Leaver};
+use crate::engine::termination::Leaver;
 use crate::engine::this_thread::TurningMark;
 use crate::engine::{Engine, Next};
 use crate::platform::impls::impl_debug;
 use crate::platform::sync::{Mutex, lock};
 use crate::scheduler::in_force::Guard;
-use crate::scheduler::leftovers::Leftovers;
+use crate::scheduler::leftovers::{Leftovers, Stopping};
 use crate::scheduler::{Scheduler, WeakScheduler};
 
 /// Turns a scheduler that has no thread: what [`Builder::build_driven`](crate::Builder::build_driven) returns beside
@@ -307,17 +307,15 @@ impl Driver {
 
     /// Ends the scheduler, and returns the tasks that were pending.
     pub fn close(self) -> Leftovers {
-        // Joined before the stop, so that the last turn keeps the leftovers for this call.
-        self.shared.termination.join();
+        let stopping = Stopping::new(&self.shared);
         self.shared.stop();
         self.cell.end();
-        let termination = &self.shared.termination;
-        let until = termination::after(self.shared.termination.timeout);
         // Another thread that closes the scheduler may be turning the engine now.
-        let waited = if self.shared.is_turned_here() { None } else { termination.wait(until) };
-        let leftovers = waited.or_else(|| termination.take()).unwrap_or_default();
-        self.shared.drop_leftovers(termination.leave(Leaver::Taker));
-        Leftovers::new(Arc::clone(&self.shared), leftovers)
+        stopping.wait_timeout(self.shared.termination.timeout).unwrap_or_else(|mut stopping| {
+            // Runs of series may be in progress. What there is by then is taken all the same.
+            let leftovers = self.shared.termination.take();
+            stopping.leave_with(leftovers.unwrap_or_default())
+        })
     }
 
     /// Sets the waker that is woken if, after a [`turn`](Driver::turn), another thread schedules a task that is due

@@ -26,8 +26,9 @@ use crate::clock::repeat::Kind;
 use crate::clock::tick::Moment;
 use crate::engine::admit::Reservation;
 use crate::engine::shared::Shared;
-use crate::engine::slots::{Running, deadline, task};
-use crate::engine::termination::{self, Decision, Leaver, Leftover};
+use crate::engine::slots::task::{self, Leftover};
+use crate::engine::slots::{Running, deadline};
+use crate::engine::termination::{self, Decision, Leaver};
 use crate::error::{ScheduleError, TryScheduleError};
 use crate::executor::own_executor::OwnExecutor;
 use crate::platform::impls::impl_debug;
@@ -86,8 +87,8 @@ impl Stopping {
         self.leave_with(taken.unwrap_or_default())
     }
 
-    /// Has taken the leftovers, and does not wait any more.
-    fn leave_with(&mut self, taken: Vec<Leftover>) -> Leftovers {
+    /// Wraps leftovers that were taken, and notes that this no longer waits.
+    pub(super) fn leave_with(&mut self, taken: Vec<Leftover>) -> Leftovers {
         self.leave();
         Leftovers::new(Arc::clone(&self.shared), taken)
     }
@@ -110,7 +111,7 @@ impl Stopping {
         }
         // The tick thread would wait for itself, so it only looks.
         let timeout = if self.shared.is_turned_here() { Duration::ZERO } else { timeout };
-        match self.shared.termination.wait(termination::after(timeout)) {
+        match self.shared.termination.wait(termination::deadline_after(timeout)) {
             Some(leftovers) => Ok(self.leave_with(leftovers)),
             None => Err(self),
         }
@@ -194,10 +195,7 @@ impl Leftovers {
 
 impl Drop for Leftovers {
     fn drop(&mut self) {
-        for task in self.tasks.by_ref() {
-            // As a task that was taken out and dropped: a series in its run is dropped behind that run.
-            drop(PendingTask { shared: Arc::clone(&self.shared), task: Some(task) });
-        }
+        self.shared.drop_leftovers(self.tasks.by_ref());
     }
 }
 
@@ -254,11 +252,8 @@ impl PendingTask {
     }
 
     fn due(&self) -> Moment {
-        let Some(task) = self.task else { return Moment(0) };
-        // It may have moved since the close. While a series is in its run, the next one is known only if a reset has moved it.
-        let moved = deadline::deadline(task.key).map(|(deadline, _)| deadline);
-        let moved = moved.or_else(|| deadline::moved_in_run(task.key));
-        moved.unwrap_or(task.deadline)
+        // It may have moved since the close.
+        self.task.map_or(Moment(0), |task| deadline::of_leftover(task.key, task.deadline))
     }
 
     /// Returns the period or the gap of a repeating task, and `None` for a one-shot.
@@ -454,12 +449,7 @@ fn remaining(deadline: Moment, now: Moment) -> Duration {
 
 impl Drop for PendingTask {
     fn drop(&mut self) {
-        if self.defer_while_in_run(drop) {
-            return;
-        }
-        if let Some(task) = self.task.take() {
-            self.shared.drop_leftover(task.key);
-        }
+        self.shared.drop_leftovers(self.task.take());
     }
 }
 

@@ -340,8 +340,13 @@ impl Scheduler {
         if self.is_global() {
             return Stopping::of_nothing(self.shared());
         }
-        let stopping = Stopping::new(self.shared());
-        self.begin_stop();
+        let shared = self.shared();
+        let stopping = Stopping::new(shared);
+        shared.stop();
+        // A driven engine has no thread that would see the stop. A turn that is under way sees it by itself.
+        if !shared.is_turned_here() {
+            self.service.driven.upgrade().iter().for_each(|engine| engine.end());
+        }
         stopping
     }
 
@@ -380,16 +385,7 @@ impl Scheduler {
         let shared = self.shared();
         // The run of the calling task would have to end first.
         let is_inside = shared.is_turned_here() || this_thread::is_in_a_run_of(shared.id);
-        !is_inside && shared.termination.wait_for_runs(termination::after(timeout))
-    }
-
-    fn begin_stop(&self) {
-        let shared = self.shared();
-        shared.stop();
-        // A driven engine has no thread that would see the stop. A turn that is under way sees it by itself.
-        if !shared.is_turned_here() {
-            self.service.driven.upgrade().iter().for_each(|engine| engine.end());
-        }
+        !is_inside && shared.termination.wait_for_runs(termination::deadline_after(timeout))
     }
 
     /// Returns true if the scheduler has been stopped, or is being stopped.

@@ -11,10 +11,10 @@ use crate::clock::repeat::{Period, Repeat};
 use crate::clock::tick::Times;
 use crate::engine::shared::Shared;
 use crate::engine::slots::task::Repetition;
-use crate::engine::slots::{Content, Named, OneShot, Repeating, Series};
+use crate::engine::slots::{Content, InSpan, Named, Series};
 use crate::error::{ScheduleError, TryScheduleError};
 use crate::executor::own_executor::OwnExecutor;
-use crate::observe::trace::{self, InSpan, RunOnce};
+use crate::observe::trace;
 use crate::scheduler::handle::Cancellable;
 use crate::wheel::entry::TaskKey;
 
@@ -115,16 +115,16 @@ impl Scheduler {
         self.try_admit_once(self.shared().watch.at(instant), task)
     }
 
-    fn try_admit_once<S: RunOnce>(
+    fn try_admit_once<T: Content>(
         &self,
         times: Times,
-        task: S,
-    ) -> Result<Cancellable, TryScheduleError<S>> {
+        task: T,
+    ) -> Result<Cancellable, TryScheduleError<T>> {
         match trace::current_span() {
-            None => self.try_admit(times, OneShot(task), Repetition::NONE, |OneShot(task)| task),
+            None => self.try_admit(times, task, Repetition::NONE, |task| task),
             Some(span) => {
-                let task = OneShot(InSpan::new(span, task));
-                self.try_admit(times, task, Repetition::NONE, |OneShot(task)| task.into_task())
+                let task = InSpan { span, task };
+                self.try_admit(times, task, Repetition::NONE, |in_span| in_span.task)
             }
         }
     }
@@ -146,15 +146,15 @@ impl Scheduler {
 
     /// Admits a one-shot, which will run in the span of the calling thread.
     #[inline]
-    pub(super) fn admit_once<S: RunOnce>(
+    pub(super) fn admit_once<T: Content>(
         &self,
         times: Times,
-        task: S,
+        task: T,
     ) -> Result<Cancellable, ScheduleError> {
         // Only a task that is scheduled inside a span carries one, which costs room in its holder.
         match trace::current_span() {
-            None => self.admit(times, OneShot(task), Repetition::NONE),
-            Some(span) => self.admit(times, OneShot(InSpan::new(span, task)), Repetition::NONE),
+            None => self.admit(times, task, Repetition::NONE),
+            Some(span) => self.admit(times, InSpan { span, task }, Repetition::NONE),
         }
     }
 
@@ -268,7 +268,7 @@ impl Scheduler {
         R: Repeat,
         F: FnMut() -> R + Send + 'static,
     {
-        self.admit_series(initial, period, Repeating(task))
+        self.admit_series(initial, period, Series(task))
     }
 
     /// Like [`schedule_periodic`](Scheduler::schedule_periodic), but returns the task if it is not accepted.
@@ -303,20 +303,17 @@ impl Scheduler {
             return Err(TryScheduleError::new(ScheduleError::ZeroPeriod, task));
         };
         let times = self.shared().watch.after(initial);
-        self.try_admit(times, Series(Repeating(task)), repetition, |Series(Repeating(task))| task)
+        self.try_admit(times, Series(task), repetition, |Series(task)| task)
     }
 
-    pub(super) fn admit_series<T>(
+    pub(super) fn admit_series(
         &self,
         initial: Duration,
         period: Period,
-        task: T,
-    ) -> Result<Cancellable, ScheduleError>
-    where
-        Series<T>: Content,
-    {
+        task: impl Content,
+    ) -> Result<Cancellable, ScheduleError> {
         let repetition = Repetition::of(period).ok_or(ScheduleError::ZeroPeriod)?;
-        self.admit(self.shared().watch.after(initial), Series(task), repetition)
+        self.admit(self.shared().watch.after(initial), task, repetition)
     }
 
     // ----- with a name (S31) ---------------------------------------------------------------

@@ -19,9 +19,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::clock::repeat::{Period, Repeat};
-use crate::engine::slots::Named;
+use crate::engine::slots::{Named, Series};
 use crate::error::ScheduleError;
-use crate::observe::trace;
 use crate::platform::impls::call_target;
 use crate::scheduler::Scheduler;
 use crate::scheduler::handle::Cancellable;
@@ -266,9 +265,8 @@ impl Schedule for Scheduler {
                 self.admit_once(self.shared().watch.after(delay), Named { name, task })
             }
             Request::At(deadline, task) => self.schedule_at_named(name, deadline, task),
-            Request::Series(initial, period, mut task) => {
-                let task = move || trace::in_a_root_span(&mut task);
-                self.admit_series(initial, period, Named { name, task })
+            Request::Series(initial, period, task) => {
+                self.admit_series(initial, period, Named { name, task: Series(task) })
             }
         }
     }

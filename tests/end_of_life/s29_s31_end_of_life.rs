@@ -387,6 +387,29 @@ fn s29_a_series_returned_inside_its_own_run_starts_after_that_run() {
     }
 }
 
+/// Its deadline is no estimate any more, so the leftovers are in order by it.
+#[test]
+fn s29_a_series_that_is_reset_in_its_run_is_returned_where_it_is_due() {
+    let keeper = Keeper::default();
+    let scheduler = over(keeper.clone());
+    scheduler.schedule_once(HOUR, || ()).expect("open");
+    let handle = Arc::new(OnceLock::<Cancellable>::new());
+    let (inside, own) = (scheduler.clone(), Arc::clone(&handle));
+    let (tell, told) = mpsc::channel();
+    let work = move || {
+        assert!(own.get().expect("known").reset(SECOND));
+        let leftovers = inside.close().expect("it does not wait for itself");
+        let when = |task: PendingTask| (task.period().is_some(), task.deadline());
+        tell.send(leftovers.into_iter().map(when).collect::<Vec<_>>()).expect("the test waits");
+    };
+    let series = scheduler.schedule_repeatedly(Duration::ZERO, 2 * HOUR, work).expect("open");
+    handle.set(series).expect("once");
+    keeper.next().run();
+    let returned = told.recv().expect("it has run");
+    assert_eq!(returned.iter().map(|(is_series, _)| *is_series).collect::<Vec<_>>(), [true, false]);
+    assert!(returned.is_sorted_by_key(|(_, deadline)| *deadline));
+}
+
 #[test]
 fn s29_two_series_that_close_in_their_runs_do_not_wait_for_each_other() {
     let scheduler = over(ThreadPool::new(2));

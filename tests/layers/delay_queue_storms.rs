@@ -232,7 +232,8 @@ fn storm(items: usize, limit: usize, precision: Precision, close: Close) -> Arc<
 /// No place was lost, and none was won. The items are far away, so no taker is in the way.
 fn has_room_for_its_limit(storm: &Storm) {
     if storm.limit < usize::MAX {
-        let far = Instant::now() + Duration::from_secs(3600);
+        // Within the minute that the movers, who are still there, expect of each deadline.
+        let far = Instant::now() + Duration::from_secs(30);
         let item = || Item { id: 0, not_before: far };
         let put = |key| storm.queue.insert_at(key, item(), far).is_ok();
         let taken = (0..2 * storm.limit as u64).filter(|key| put(1_000 + key)).count();

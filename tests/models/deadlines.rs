@@ -11,7 +11,7 @@ use crate::clock::tick::Moment;
 use crate::clock::tick::Times;
 use crate::engine::slots::deadline::{self, CameOut, Reset};
 use crate::engine::slots::task::{Repetition, Vacancy};
-use crate::engine::slots::{OneShot, Running, magazines, task};
+use crate::engine::slots::{Running, magazines, task};
 use crate::platform::sync::{Ordering, lock};
 use crate::wheel::entry::{Entry, Runner, SchedulerId, TaskKey};
 use crate::{Cancellable, Driver, PendingTask, Scheduler};
@@ -202,8 +202,7 @@ fn models_reset_against_close() {
 fn models_a_reset_that_the_engine_refuses_against_claim() {
     loom::model(|| {
         let vacancy = Vacancy::take().expect("a page of them");
-        let key =
-            vacancy.fill(OneShot(|| ()), Repetition::NONE, None, Moment(5), SchedulerId::FIRST);
+        let key = vacancy.fill(|| (), Repetition::NONE, None, Moment(5), SchedulerId::FIRST);
         let entry = entry_of(key);
         let times = Times { now: Moment(0), deadline: Moment(3) };
         let resetter = thread::spawn(move || {
@@ -387,8 +386,7 @@ fn models_a_look_at_the_deadline_against_reuse() {
 fn models_postpone_against_claim() {
     loom::model(|| {
         let vacancy = Vacancy::take().expect("a page of them");
-        let key =
-            vacancy.fill(OneShot(|| ()), Repetition::NONE, None, Moment(5), SchedulerId::FIRST);
+        let key = vacancy.fill(|| (), Repetition::NONE, None, Moment(5), SchedulerId::FIRST);
         let entry = entry_of(key);
         let claim = |filed: &mut Option<Entry>| {
             let announce = |again| filed.replace(again).is_none();
@@ -408,7 +406,7 @@ fn models_postpone_against_claim() {
             None => {
                 assert_eq!(postponed, Some(Reset::Done));
                 assert_eq!(filed, Some(entry.filed_again(Moment(9), entry.number() + 1)));
-                assert_eq!(deadline::deadline(key), Some((Moment(9), SchedulerId::FIRST)));
+                assert_eq!(deadline::of(key), Some((Moment(9), SchedulerId::FIRST)));
                 let task = task::cancel(key).0.ok().expect("it is pending");
                 task.discard().1.end();
             }

@@ -14,7 +14,7 @@ use crate::engine::slots::deadline::Rearmed;
 use crate::engine::slots::depot::depot;
 use crate::engine::slots::state::NotEnded;
 use crate::engine::slots::task::{Repetition, Vacancy};
-use crate::engine::slots::{OneShot, Repeating, Running, Series, magazines, task, trim};
+use crate::engine::slots::{Running, Series, magazines, task, trim};
 use crate::platform::sync::Ordering;
 use crate::wheel::entry::{Entry, Runner, SchedulerId, TaskKey};
 
@@ -42,7 +42,7 @@ impl Ledger {
 
 fn schedule(ledger: &Arc<Ledger>) -> TaskKey {
     let capture = Capture(Arc::clone(ledger));
-    let task = OneShot(move || _ = capture.0.runs.fetch_add(1, Ordering::Relaxed));
+    let task = move || _ = capture.0.runs.fetch_add(1, Ordering::Relaxed);
     Vacancy::take().expect("a page of them").fill(
         task,
         Repetition::NONE,
@@ -115,10 +115,10 @@ fn models_rearm_against_cancel() {
     loom::model(|| {
         let ledger = Arc::<Ledger>::default();
         let capture = Capture(Arc::clone(&ledger));
-        let task = Series(Repeating(move || {
+        let task = Series(move || {
             capture.0.runs.fetch_add(1, Ordering::Relaxed);
             ControlFlow::Continue(())
-        }));
+        });
         let rate = Repetition { kind: Kind::RateBurst, period: 1 };
         let key = Vacancy::take().expect("a page of them").fill(
             task,
@@ -165,7 +165,7 @@ fn models_done_shows_what_was_done() {
     loom::model(|| {
         let result = Arc::new(AtomicU64::new(0));
         let write = Arc::clone(&result);
-        let task = OneShot(move || write.store(7, Ordering::Relaxed));
+        let task = move || write.store(7, Ordering::Relaxed);
         let key = Vacancy::take().expect("a page of them").fill(
             task,
             Repetition::NONE,

@@ -240,7 +240,7 @@ pub(crate) struct LaneWriter {
     stamp: u64,
 }
 
-/// The record was published.
+/// What [`LaneWriter::push`] returns for a record that was published.
 pub(crate) struct Pushed {
     /// It is the first one of a new block, so the block before is full: see `LaneWriter::filled`.
     pub(crate) filled: bool,

@@ -68,7 +68,8 @@ const LANES_SHOWN: usize = 32;
 pub(crate) struct Intake {
     signals: Arc<Signals>,
     lanes: Mutex<Lanes>,
-    limit: Arc<PendingLimit>,
+    /// A task that is about to come in enters it. A task that is in leaves it through a lane.
+    pub(crate) limit: Arc<PendingLimit>,
     order: Order,
     /// The cut of the last turn. Written by the engine alone.
     last_cut: AtomicU64,
@@ -78,12 +79,6 @@ pub(crate) struct Intake {
 enum Order {
     Clock,
     Count(CachePadded<AtomicU64>),
-}
-
-impl Order {
-    fn is_by_clock(&self) -> bool {
-        matches!(self, Order::Clock)
-    }
 }
 
 /// All lanes, and what becomes of their ends.
@@ -123,7 +118,7 @@ impl Intake {
     /// Returns true if stamps are readings of the clock, and false if they are a shared count.
     #[inline]
     pub(crate) fn is_by_clock(&self) -> bool {
-        self.order.is_by_clock()
+        matches!(self.order, Order::Clock)
     }
 
     /// Returns the stamp of a call that read the clock at `now`.
@@ -150,23 +145,6 @@ impl Intake {
     pub(crate) fn reading_of_last_turn(&self) -> u64 {
         // Any turn's will do. It goes on with each turn, so a flood of such calls is merged with the others.
         self.last_cut.load(Ordering::Relaxed)
-    }
-
-    /// Counts a task towards the limit, if there is one. Returns false if it is reached.
-    #[inline]
-    pub(crate) fn count_in(&self) -> bool {
-        self.limit.enter()
-    }
-
-    /// Undoes [`count_in`](Intake::count_in). A task that has come in is counted out by a lane.
-    pub(crate) fn count_out(&self) {
-        self.limit.leave();
-    }
-
-    /// Returns how many tasks are pending by the count of the limit, if there is one. This is never above the limit, as a
-    /// sum over lanes that change in the meantime may be (S25).
-    pub(crate) fn counted(&self) -> Option<u64> {
-        self.limit.pending().map(|pending| pending as u64)
     }
 
     /// Returns a lane for a thread that has none: one whose thread has ended, counters and all, or a new one.
@@ -257,7 +235,7 @@ impl Intake {
     /// Returns true if a writer that has filled this block, and reads the clock at `now`, makes no more than some
     /// thousand tasks a second. It need not be held back.
     pub(crate) fn is_slow(&self, filled: Filled, now: u64) -> bool {
-        self.order.is_by_clock() && now.saturating_sub(filled.since) > SLOW_BLOCK
+        self.is_by_clock() && now.saturating_sub(filled.since) > SLOW_BLOCK
     }
 
     /// Returns true if the deadline of some task was ever moved.

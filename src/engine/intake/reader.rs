@@ -53,8 +53,7 @@ impl IntakeReader {
         }
         let taken = self.merge(cut, most, take);
         let oldest = self.oldest_before(cut);
-        let is_late =
-            intake.order.is_by_clock() && oldest.is_some_and(|oldest| cut - oldest > LATE);
+        let is_late = intake.is_by_clock() && oldest.is_some_and(|oldest| cut - oldest > LATE);
         intake.signals.is_late.store(is_late, Ordering::Relaxed);
         let lanes = &mut self.lanes;
         self.open.retain(|number| {

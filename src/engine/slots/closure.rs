@@ -16,7 +16,7 @@ use std::ptr;
 use std::task::Waker;
 
 use crate::clock::repeat::Repeat;
-use crate::observe::trace::{RunOnce, in_a_root_span};
+use crate::observe::trace::{CurrentSpan, in_a_root_span};
 
 /// The number of bytes that are stored inline.
 pub(crate) const INLINE_BYTES: usize = 32;
@@ -36,7 +36,8 @@ unsafe impl Send for Closure {}
 
 // ----- what users bring -----------------------------------------------------------------------
 
-/// A task that `schedule_*` accepts. It is written into a holder, and moved out again if the scheduler refuses it.
+/// A task that `schedule_*` accepts. It is written into a holder, and moved out again if the scheduler refuses it. Every
+/// closure that runs once is one.
 pub(crate) trait Content: Sized + Send + 'static {
     /// The tick thread itself wakes it, and it never becomes a leftover.
     const IS_WAKER: bool = false;
@@ -47,7 +48,9 @@ pub(crate) trait Content: Sized + Send + 'static {
     const IS_NAMED: bool = false;
 
     /// Returns the name of the user's type.
-    fn type_name() -> &'static str;
+    fn type_name() -> &'static str {
+        type_name::<Self>()
+    }
 
     fn own_name(&self) -> &'static str {
         Self::type_name()
@@ -61,37 +64,25 @@ pub(crate) trait Content: Sized + Send + 'static {
     }
 }
 
-/// A task that runs once.
-pub(crate) struct OneShot<S>(pub(crate) S);
-
-/// A task that runs until its closure returns `Break`.
-pub(crate) struct Series<B>(pub(crate) B);
-
-/// A waker. A run wakes it. A drop wakes nobody. Unless it is `COUNTED`, it is counted nowhere.
-#[repr(transparent)] // for `take_waker`
-pub(crate) struct Wake<const COUNTED: bool>(pub(crate) Waker);
-
-/// The closure of a [`Series`].
-pub(crate) trait RunRepeatedly: Send + 'static {
-    /// The value has a name of its own, which is better than the name of its type.
-    const IS_NAMED: bool = false;
-
-    /// Returns the name of the user's type.
-    fn type_name() -> &'static str;
-
-    fn own_name(&self) -> &'static str {
-        Self::type_name()
+impl<F: FnOnce() + Send + 'static> Content for F {
+    #[inline]
+    fn run_once(self) {
+        self();
     }
-
-    fn run(&mut self) -> ControlFlow<()>;
 }
 
-/// A repeating closure of the user. Each run has a root span of its own.
-pub(crate) struct Repeating<F>(pub(crate) F);
+/// A task that runs until its closure ends the series. Each run has a root span of its own.
+pub(crate) struct Series<F>(pub(crate) F);
 
-impl<R: Repeat, F: FnMut() -> R + Send + 'static> RunRepeatedly for Repeating<F> {
+impl<R: Repeat, F: FnMut() -> R + Send + 'static> Content for Series<F> {
+    const IS_SERIES: bool = true;
+
     fn type_name() -> &'static str {
         type_name::<F>()
+    }
+
+    fn run_once(mut self) {
+        let _ = self.run();
     }
 
     #[inline]
@@ -100,13 +91,14 @@ impl<R: Repeat, F: FnMut() -> R + Send + 'static> RunRepeatedly for Repeating<F>
     }
 }
 
-/// A closure with a name that its type does not tell: it wraps another closure, or is a box of one (S31).
+/// A task with a name that its type does not tell: it wraps another closure, or is a box of one (S31).
 pub(crate) struct Named<T> {
     pub(crate) name: &'static str,
     pub(crate) task: T,
 }
 
-impl<F: FnOnce() + Send + 'static> RunOnce for Named<F> {
+impl<T: Content> Content for Named<T> {
+    const IS_SERIES: bool = T::IS_SERIES;
     const IS_NAMED: bool = true;
 
     fn own_name(&self) -> &'static str {
@@ -115,73 +107,44 @@ impl<F: FnOnce() + Send + 'static> RunOnce for Named<F> {
 
     #[inline]
     fn run_once(self) {
-        (self.task)();
-    }
-}
-
-impl<F: FnMut() -> ControlFlow<()> + Send + 'static> RunRepeatedly for Named<F> {
-    const IS_NAMED: bool = true;
-
-    fn type_name() -> &'static str {
-        type_name::<F>()
-    }
-
-    fn own_name(&self) -> &'static str {
-        self.name
+        self.task.run_once();
     }
 
     #[inline]
     fn run(&mut self) -> ControlFlow<()> {
-        (self.task)()
+        self.task.run()
     }
 }
 
-impl<S: RunOnce> Content for OneShot<S> {
-    const IS_NAMED: bool = S::IS_NAMED;
+/// A one-shot that runs in the span in which it was scheduled.
+pub(crate) struct InSpan<T> {
+    pub(crate) span: CurrentSpan,
+    pub(crate) task: T,
+}
+
+impl<T: Content> Content for InSpan<T> {
+    const IS_NAMED: bool = T::IS_NAMED;
 
     fn type_name() -> &'static str {
-        S::type_name()
+        T::type_name()
     }
 
     fn own_name(&self) -> &'static str {
-        self.0.own_name()
+        self.task.own_name()
     }
 
-    #[inline]
     fn run_once(self) {
-        self.0.run_once();
+        self.span.run(|| self.task.run_once());
     }
 }
 
-impl<B: RunRepeatedly> Content for Series<B> {
-    const IS_SERIES: bool = true;
-    const IS_NAMED: bool = B::IS_NAMED;
-
-    fn type_name() -> &'static str {
-        B::type_name()
-    }
-
-    fn own_name(&self) -> &'static str {
-        self.0.own_name()
-    }
-
-    fn run_once(mut self) {
-        let _ = self.0.run();
-    }
-
-    #[inline]
-    fn run(&mut self) -> ControlFlow<()> {
-        self.0.run()
-    }
-}
+/// A waker. A run wakes it. A drop wakes nobody. Unless it is `COUNTED`, it is counted nowhere.
+#[repr(transparent)] // for `take_waker`
+pub(crate) struct Wake<const COUNTED: bool>(pub(crate) Waker);
 
 impl<const COUNTED: bool> Content for Wake<COUNTED> {
     const IS_WAKER: bool = true;
     const IS_COUNTED: bool = COUNTED;
-
-    fn type_name() -> &'static str {
-        type_name::<Waker>()
-    }
 
     fn run_once(self) {
         self.0.wake();
@@ -403,10 +366,10 @@ mod tests {
             let ran = Arc::new(AtomicUsize::new(0));
             let make = || {
                 let (alive, ran, weight) = (Arc::clone(&alive), Arc::clone(&ran), [7_u8; N]);
-                Closure::of(OneShot(move || {
+                Closure::of(move || {
                     let _hold = alive;
                     ran.fetch_add(weight.len() + 1, Ordering::Relaxed);
-                }))
+                })
             };
             make().run_once();
             drop(make());
@@ -424,10 +387,10 @@ mod tests {
         struct Wide(u8);
         let (sender, receiver) = std::sync::mpsc::channel();
         let wide = Wide(3);
-        Closure::of(OneShot(move || {
+        Closure::of(move || {
             let wide = wide;
             sender.send((wide.0, (&raw const wide).addr() % 64)).expect("the receiver lives");
-        }))
+        })
         .run_once();
         assert_eq!(receiver.recv(), Ok((3, 0)));
     }
@@ -435,10 +398,10 @@ mod tests {
     #[test]
     fn a_repeating_closure_keeps_its_state_until_it_breaks() {
         let mut left = 3;
-        let mut closure = Closure::of(Series(Repeating(move || {
+        let mut closure = Closure::of(Series(move || {
             left -= 1;
             if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        })));
+        }));
         let runs = (0..10).take_while(|_| closure.run().is_continue()).count();
         assert_eq!(runs, 2);
     }
@@ -447,25 +410,26 @@ mod tests {
     fn s31_a_closure_is_called_what_its_user_wrote() {
         fn task() {}
         let name = std::any::type_name_of_val(&task);
-        assert_eq!(Closure::of(OneShot(task)).name(), name);
+        assert_eq!(Closure::of(task).name(), name);
         let boxed: Box<dyn FnOnce() + Send> = Box::new(task);
-        let named = Closure::of(OneShot(Named { name: "told", task: boxed }));
+        let named = Closure::of(Named { name: "told", task: boxed });
         assert_eq!((named.name(), named.names().name()), ("told", "told"));
-        assert_eq!(Closure::of(Series(Repeating(task))).name(), name);
+        assert_eq!(Closure::of(Series(task)).name(), name);
         let weight = [1_usize; 100];
-        let large = Closure::of(Series(Named {
-            name: "heavy",
-            task: move || {
-                if weight[0] == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-            },
-        }));
+        let task =
+            Series(
+                move || {
+                    if weight[0] == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                },
+            );
+        let large = Closure::of(Named { name: "heavy", task });
         assert_eq!(large.name(), "heavy");
     }
 
     #[test]
     fn a_refused_closure_comes_back_as_it_was() {
         fn there_and_back<F: FnOnce() + Send + 'static>(f: F) -> F {
-            Closure::of(OneShot(f)).take::<OneShot<F>>().0
+            Closure::of(f).take::<F>()
         }
         let (sender, receiver) = std::sync::mpsc::channel();
         let small = sender.clone();

@@ -1,8 +1,8 @@
 //! The deadline of a task, and how it moves (S28).
 //!
 //! The holder has the *deadline* of the task's next run. The live [`Entry`] of the task, in a lane, in the wheel, or in a
-//! queue, is *filed* under a deadline of its own: then it comes out. Both are the same until the deadline moves further
-//! away. Then the annex has the filed one:
+//! queue, is *filed* under a deadline of its own. The wheel gives the entry out at that time. Both are the same until the
+//! deadline moves further away. Then the annex has the filed one:
 //!
 //! ```text
 //!   filed = deadline --reset to later--> filed < deadline --the entry comes out--> a new entry, filed under the deadline
@@ -73,17 +73,19 @@ pub(crate) enum CameOut {
 
 /// Returns when a task is due that waits, pending or returned, and the scheduler on whose timeline that is. Of a task that
 /// runs it is not known.
-pub(crate) fn deadline(key: TaskKey) -> Option<(Moment, SchedulerId)> {
+pub(crate) fn of(key: TaskKey) -> Option<(Moment, SchedulerId)> {
     look(key, Word::waits)
 }
 
-/// Returns when the next run of a series that runs is due, if a reset has moved it.
-pub(crate) fn moved_in_run(key: TaskKey) -> Option<Moment> {
-    let (deadline, _) = look(key, |word| word.is_in(Phase::Running) && word.is_series())?;
-    (deadline != NOT_MOVED).then_some(deadline)
+/// Returns when a leftover is due. Of a series in its run that is known only if a reset has moved the next one. If it is not
+/// known, returns `estimate`.
+pub(crate) fn of_leftover(key: TaskKey, estimate: Moment) -> Moment {
+    let is_such = |word: Word| word.waits() || word.is_in(Phase::Running) && word.is_series();
+    let (deadline, _) = look(key, is_such).unwrap_or((NOT_MOVED, SchedulerId::FIRST));
+    if deadline == NOT_MOVED { estimate } else { deadline }
 }
 
-/// Returns the deadline of a task whose word is such, and its scheduler.
+/// Returns the deadline and the scheduler of a task, or `None` if `is_such` returns false for its word.
 fn look(key: TaskKey, is_such: impl Fn(Word) -> bool) -> Option<(Moment, SchedulerId)> {
     let holder = blocks::holder(key.slot)?;
     holder.settled(|word| {

@@ -30,7 +30,7 @@ pub(crate) struct TaskHolder {
     pub(super) word: AtomicWord,
     /// When the next run is due: see [`deadline`](super::deadline).
     deadline: AtomicU64,
-    /// By which handles know the task, and the scheduler that it belongs to (WORD-4).
+    /// The birth of the task in the upper half, and the id of its scheduler in the lower half (WORD-4).
     identity: AtomicU64,
     pub(super) closure: UnsafeCell<MaybeUninit<Closure>>,
 }

@@ -58,6 +58,6 @@ pub(crate) mod state;
 pub(crate) mod task;
 pub(crate) mod trim;
 
-pub(crate) use closure::{Content, Named, OneShot, Repeating, Series, Wake};
+pub(crate) use closure::{Content, InSpan, Named, Series, Wake};
 pub(crate) use state::Phase;
 pub(crate) use task::{Running, Thrown};

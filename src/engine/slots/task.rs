@@ -160,11 +160,15 @@ pub(crate) fn is_known_as_cancelled(key: TaskKey) -> bool {
     holder.is_of(key) && (word.is_in(Phase::Doomed) || word.ended_by_cancel())
 }
 
-/// Returns true if the task will run, or is in a run and may run again. A task that is held is waited for. In one total
-/// order with every cancel.
+/// Like [`word`], but waits for a task that is held. In one total order with every cancel.
+pub(crate) fn settled_word(key: TaskKey) -> Option<Word> {
+    let holder = blocks::holder(key.slot)?;
+    holder.settled(|word| holder.is_of(key).then_some(word))
+}
+
+/// Returns true if the task will run, or is in a run and may run again. In one total order with every cancel.
 pub(crate) fn goes_on(key: TaskKey) -> bool {
-    let Some(holder) = blocks::holder(key.slot) else { return false };
-    let phase = holder.settled(|word| holder.is_of(key).then(|| word.phase()));
+    let phase = settled_word(key).map(Word::phase);
     matches!(phase, Some(Phase::Pending | Phase::Running | Phase::Returned))
 }
 
@@ -282,13 +286,20 @@ impl TaskHolder {
     }
 }
 
+/// A task that was pending at the end of its scheduler.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Leftover {
+    pub(crate) key: TaskKey,
+    pub(crate) deadline: Moment,
+    pub(crate) kind: Kind,
+    pub(crate) period: u64,
+    /// It is a series that was in a run when a caller took it.
+    pub(crate) is_in_run: bool,
+}
+
 /// Makes a leftover of the task in this slot that has this number and is in `from`: pending, or, if the engine has refused
-/// the next run of a series, at the end of its run. Returns its key, its deadline, and its repetition.
-pub(crate) fn give_back(
-    slot: u32,
-    number: u32,
-    from: Phase,
-) -> Option<(TaskKey, Moment, Repetition)> {
+/// the next run of a series, at the end of its run. `None` if there is no such task, for example because it was cancelled.
+pub(crate) fn make_leftover(slot: u32, number: u32, from: Phase) -> Option<Leftover> {
     let holder = blocks::holder(slot)?;
     // Read before the transition, because after it a canceller may free the holder for another task. The deadline may
     // move in the meantime, and later too, so it is looked up again when it is asked for.
@@ -297,7 +308,7 @@ pub(crate) fn give_back(
     let deadline = holder.deadline();
     let is_it = |word: Word| word.number() == number;
     let word = holder.word.transition(is_it, from, |_| Phase::Returned)?;
-    Some((key, deadline, Repetition { kind: word.kind(), period }))
+    Some(Leftover { key, deadline, kind: word.kind(), period, is_in_run: false })
 }
 
 // ----- to run it, or to drop it -----------------------------------------------------------------
@@ -360,12 +371,6 @@ impl Running {
         // SAFETY: claimed by us, so there is a body (HOLDER-1), and `&mut self` keeps it ours during the call
         // (HOLDER-2). A cancel in the meantime dooms the task and leaves the body alone.
         self.holder.closure.with_mut(|place| unsafe { (*place).assume_init_mut().run() })
-    }
-
-    /// Returns the name of the closure.
-    pub(crate) fn name(&self) -> &'static str {
-        // SAFETY: claimed by us, so there is a body (HOLDER-1), and it is ours (HOLDER-2).
-        self.holder.closure.with_mut(|place| unsafe { (*place).assume_init_ref() }.name())
     }
 }
 
