@@ -89,7 +89,7 @@ MUTATIONS = [
      "        if !self.shared.has_a_thread && self.reader.is_behind(cut) {",
      "        if false && self.reader.is_behind(cut) {", tests("time::s01_s07_time", "soak::driver_model")),
     ("a sweep that keeps what its chain needs now", "src/wheel/places.rs",
-     "        if place == self.swept {\n            let kept", "        if false {\n            let kept", TESTS + ["--lib", "sweep"]),
+     "        if place == self.swept && !self.kept.is_empty() {", "        if false {", TESTS + ["--lib", "sweep"]),
     # Cancel
     ("a claim that takes nothing", "src/engine/slots/task.rs",
      "let word = held.in_phase(Phase::Running);", "let word = held;",

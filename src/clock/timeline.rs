@@ -89,10 +89,14 @@ impl Timeline {
         if moment == Moment::NEVER {
             return farthest(self.built);
         }
-        // In two directions, because std has no signed durations. One of them is zero.
-        let (after, before) = (moment.since(self.start()), self.start().since(moment));
-        let Some(later) = self.built.checked_add(after) else { return farthest(self.built) };
-        later.checked_sub(before).unwrap_or(self.built)
+        // In two directions, because std has no signed durations.
+        let built = self.start();
+        let instant = if moment >= built {
+            self.built.checked_add(moment.since(built))
+        } else {
+            self.built.checked_sub(built.since(moment))
+        };
+        instant.unwrap_or_else(|| if moment >= built { farthest(self.built) } else { self.built })
     }
 
     /// Returns the last tick that has ended by `now`.

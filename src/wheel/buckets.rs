@@ -253,7 +253,8 @@ impl<E: Timed> Buckets<E> {
             if from == to {
                 break;
             }
-            let chain = *self.places.whole(from, &mut self.pool);
+            self.places.join(from, &mut self.pool);
+            let chain = self.places.get(from);
             self.places.emptied(from);
             self.places.put(to, chain);
         }
@@ -271,7 +272,8 @@ impl<E: Timed> Buckets<E> {
             // A bucket is a cache miss for the chain and one for the block, so the block of a later one is fetched
             // meanwhile.
             self.pool.prefetch(self.places.chains[self.offset(offset as u64 + AHEAD)].head);
-            let chain = self.places.whole(At(offset), &mut self.pool);
+            self.places.join(At(offset), &mut self.pool);
+            let chain = &mut self.places.chains[offset];
             self.pool.take(chain, usize::MAX, |_, entries| out.extend_from_slice(entries));
             self.places.emptied(At(offset));
             from = offset + 1;
@@ -327,7 +329,8 @@ impl<E: Timed> Buckets<E> {
         if !self.places.occupied.is_set(index) {
             return true;
         }
-        let mut chain = *self.places.whole(At(index), &mut self.pool);
+        self.places.join(At(index), &mut self.pool);
+        let mut chain = self.places.chains[index];
         let Places { chains, occupied, .. } = &mut self.places;
         let (granularity, mask) = (self.granularity, self.ring - 1);
         let offset_of = |entry: &E| granularity.div_ceil(entry.deadline()) as usize & mask;

@@ -53,6 +53,18 @@ impl<E: Timed> Block<E> {
         self.entries[self.len as usize] = entry;
         self.len += 1;
     }
+
+    /// Drops stale entries.
+    fn retain(&mut self, mut is_live: impl FnMut(&E) -> bool) {
+        // Whether an entry is live is a cache miss, so the misses of a block are started together.
+        self.entries().iter().for_each(Timed::prefetch);
+        for place in 0..core::mem::take(&mut self.len) as usize {
+            let entry = self.entries[place];
+            if is_live(&entry) {
+                self.push(entry);
+            }
+        }
+    }
 }
 
 /// A list of entries. Its blocks are in a [`Pool`].
@@ -102,12 +114,10 @@ impl<E: Timed> Pool<E> {
         self.blocks[number as usize].as_deref_mut().expect(HAS_BLOCK)
     }
 
-    /// Returns the number of an empty block.
-    fn allocate(&mut self) -> u32 {
-        let fresh = || Box::new(Block { next: NIL, len: 0, entries: [E::default(); BLOCK] });
-        let block = Some(self.free.pop().unwrap_or_else(fresh));
+    /// Gives a block a number.
+    fn number(&mut self, block: Box<Block<E>>) -> u32 {
         if let Some(number) = self.unused.pop() {
-            self.blocks[number as usize] = block;
+            self.blocks[number as usize] = Some(block);
             return number;
         }
         // glibc grows the heap of a thread by a page at a time, with a system call for each, which took 4 ns of the 92 of a
@@ -115,7 +125,7 @@ impl<E: Timed> Pool<E> {
         if self.blocks.len() % GROWTH == 0 {
             drop(black_box(Vec::<Block<E>>::with_capacity(GROWTH)));
         }
-        self.blocks.push(block);
+        self.blocks.push(Some(block));
         u32::try_from(self.blocks.len() - 1).expect("fewer than four thousand million blocks")
     }
 
@@ -158,17 +168,25 @@ impl<E: Timed> Pool<E> {
     /// Appends an entry to a chain whose last block has no room.
     #[inline(never)]
     pub(super) fn push_in_a_fresh_block(&mut self, chain: &mut Chain<E>, entry: E) {
-        if chain.is_empty() || entry.deadline() < chain.min.deadline() {
-            chain.min = entry;
+        let fresh = || Box::new(Block { next: NIL, len: 0, entries: [E::default(); BLOCK] });
+        let mut block = self.free.pop().unwrap_or_else(fresh);
+        block.push(entry);
+        self.push_block(chain, block);
+    }
+
+    fn push_block(&mut self, chain: &mut Chain<E>, block: Box<Block<E>>) {
+        for entry in block.entries() {
+            if chain.len == 0 || entry.deadline() < chain.min.deadline() {
+                chain.min = *entry;
+            }
+            chain.len += 1;
         }
-        let fresh = self.allocate();
+        let number = self.number(block);
         match chain.tail {
-            NIL => chain.head = fresh,
-            tail => self.block_mut(tail).next = fresh,
+            NIL => chain.head = number,
+            tail => self.block_mut(tail).next = number,
         }
-        chain.tail = fresh;
-        chain.len += 1;
-        self.block_mut(fresh).push(entry);
+        chain.tail = number;
     }
 
     /// Appends an entry.
@@ -193,9 +211,10 @@ impl<E: Timed> Pool<E> {
     #[inline]
     fn pop(&mut self, chain: &mut Chain<E>) -> Option<Box<Block<E>>> {
         let number = chain.head;
-        let block = self.blocks.get_mut(number as usize)?.take()?;
+        let mut block = self.blocks.get_mut(number as usize)?.take()?;
         self.unused.push(number);
-        (chain.head, chain.len) = (block.next, chain.len - block.entries().len());
+        chain.head = core::mem::replace(&mut block.next, NIL);
+        chain.len -= block.entries().len();
         // The tail must not stay behind: the next push would go into a free block.
         if chain.head == NIL {
             *chain = Chain::new();
@@ -205,7 +224,7 @@ impl<E: Timed> Pool<E> {
 
     #[inline]
     fn free(&mut self, mut block: Box<Block<E>>) {
-        (block.next, block.len) = (NIL, 0);
+        block.len = 0;
         self.free.push(block); // the next push takes its memory, which is still in the cache
     }
 
@@ -234,15 +253,16 @@ impl<E: Timed> Pool<E> {
     ) -> usize {
         let (before, end) = (chain.len, chain.len.saturating_sub(budget));
         while chain.len > end {
-            let Some(block) = self.pop(chain) else { break };
-            // They are copied, so that the chain of live ones grows into the same block, and nothing is allocated.
-            let Block { entries, len, .. } = *block;
-            self.free(block);
-            // Whether an entry is live is a cache miss, so the misses of a block are started together.
-            let entries = &entries[..len as usize];
-            entries.iter().for_each(Timed::prefetch);
-            for entry in entries.iter().filter(|entry| is_live(entry)) {
-                self.append(kept, *entry);
+            let Some(mut block) = self.pop(chain) else { break };
+            block.retain(&mut is_live);
+            // They go into the block before if they fit. Otherwise a chain that is swept again and again would end as many
+            // blocks with an entry each.
+            let last = self.blocks.get(kept.tail as usize).and_then(Option::as_ref);
+            if block.len as usize <= last.map_or(0, |last| BLOCK - last.entries().len()) {
+                block.entries().iter().for_each(|entry| _ = self.push(kept, *entry));
+                self.free(block);
+            } else {
+                self.push_block(kept, block);
             }
         }
         before - chain.len

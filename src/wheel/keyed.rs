@@ -589,6 +589,13 @@ impl<T> Wheel<T> {
     /// Gives back what a peak has left: room for entries whose tick has come, and about so many blocks.
     #[inline]
     fn give_back(&mut self, blocks: usize) {
+        let room = self.ready.capacity().max(self.behind.capacity());
+        if room > KEPT || self.buckets.is_bloated() {
+            self.shrink(blocks);
+        }
+    }
+
+    fn shrink(&mut self, blocks: usize) {
         let is_bloated = |room: usize, len: usize| room > KEPT && len < room / 8;
         if is_bloated(self.ready.capacity(), self.ready.len()) {
             self.ready.shrink_to(2 * self.ready.len());
@@ -596,9 +603,7 @@ impl<T> Wheel<T> {
         if is_bloated(self.behind.capacity(), self.behind.len()) {
             self.behind.shrink_to(2 * self.behind.len());
         }
-        if self.buckets.is_bloated() {
-            self.buckets.give_back(blocks);
-        }
+        self.buckets.give_back(blocks);
     }
 
     fn pop_due(&mut self, may_pop: impl FnOnce(u64, u64) -> bool) -> Option<(WheelKey, u64, T)> {

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! - CHAIN-1 A chain that is half swept has two parts: `kept`, and behind that the rest, which is in the chain's place and
-//!   not empty. Whoever takes entries out puts the parts together first, by [`whole`](Places::whole), and the sweep begins
+//!   not empty. Whoever takes entries out puts the parts together first, by [`join`](Places::join), and the sweep begins
 //!   the chain anew.
 
 use alloc::collections::BTreeMap;
@@ -60,23 +60,19 @@ impl<E: Timed> Places<E> {
         chain.copied().unwrap_or(Chain::new())
     }
 
-    fn get_mut(&mut self, place: Place) -> &mut Chain<E> {
-        match place {
-            At(index) => &mut self.chains[index],
-            Beyond(half) => self.beyond.entry(half).or_insert(Chain::new()),
-        }
-    }
-
     /// Returns the chain in a place. The caller adds entries to it.
     pub(super) fn fill(&mut self, place: Place) -> &mut Chain<E> {
-        if let At(index) = place {
-            // A wheel for short timeouts never needs more than the ring.
-            if index >= self.chains.len() {
-                self.chains.resize(self.occupied.len(), Chain::new());
+        match place {
+            At(index) => {
+                // A wheel for short timeouts never needs more than the ring.
+                if index >= self.chains.len() {
+                    self.chains.resize(self.occupied.len(), Chain::new());
+                }
+                self.occupied.set(index);
+                &mut self.chains[index]
             }
-            self.occupied.set(index);
+            Beyond(half) => self.beyond.entry(half).or_insert(Chain::new()),
         }
-        self.get_mut(place)
     }
 
     /// Notes that the chain in a place has become empty.
@@ -97,14 +93,13 @@ impl<E: Timed> Places<E> {
 
     // ----- a chain that is swept -----------------------------------------------------------
 
-    /// Returns the chain in a place, which has entries, with the part that a sweep has set aside (CHAIN-1).
+    /// Makes a chain whole that may be half swept (CHAIN-1).
     #[inline]
-    pub(super) fn whole(&mut self, place: Place, pool: &mut Pool<E>) -> &mut Chain<E> {
-        if place == self.swept {
+    pub(super) fn join(&mut self, place: Place, pool: &mut Pool<E>) {
+        if place == self.swept && !self.kept.is_empty() {
             let kept = mem::replace(&mut self.kept, Chain::new());
-            *self.get_mut(place) = pool.join(kept, self.get(place));
+            *self.fill(place) = pool.join(kept, self.get(place));
         }
-        self.get_mut(place)
     }
 
     /// Returns the number of entries of a chain.

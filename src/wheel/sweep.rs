@@ -45,8 +45,9 @@ impl<E: Timed> Buckets<E> {
                 return Some(min.deadline());
             }
             *budget -= len;
-            let (chain, mut live) = (self.places.whole(place, &mut self.pool), Chain::new());
-            self.pool.sift(chain, &mut live, usize::MAX, &mut *is_live);
+            self.places.join(place, &mut self.pool);
+            let (mut chain, mut live) = (self.places.get(place), Chain::new());
+            self.pool.sift(&mut chain, &mut live, usize::MAX, &mut *is_live);
             self.places.put(place, live);
             self.len -= len - live.len;
             if !live.is_empty() {
