@@ -99,7 +99,7 @@ const OPERATIONS: &[Operation] = &[
     },
     Operation { name: "queue-offer", instructions: 371.0, allocations: 0.02, run: queue_offer },
     Operation { name: "queue-reset", instructions: 210.0, allocations: 0.0, run: queue_reset },
-    Operation { name: "queue-remove", instructions: 207.0, allocations: 0.002, run: queue_remove },
+    Operation { name: "queue-remove", instructions: 207.0, allocations: 0.0, run: queue_remove },
     Operation { name: "queue-poll", instructions: 736.0, allocations: 0.02, run: queue_poll },
     Operation { name: "pool-cancel", instructions: 1203.0, allocations: 1.002, run: pool_cancel },
     Operation { name: "rx-cancel", instructions: 2208.0, allocations: 1.002, run: rx_cancel },
