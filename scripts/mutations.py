@@ -77,7 +77,7 @@ MUTATIONS = [
      "Moment(tick.0.saturating_mul(self.tick.get()))", "Moment((tick.0 + 1).saturating_mul(self.tick.get()))",
      tests("time::s01_s07_time", "soak::driver_model")),
     ("order lost between far and near", "src/wheel/buckets.rs",
-     "self.last_tick(if is_far { self.present } else { next })", "self.last_tick(next)", tests("soak::wheel_model")),
+     "self.last_tick(if is_far { self.present } else { next })", "self.last_tick(next)", TESTS + ["--lib", "sweep"]),
     ("a far half-turn forgotten", "src/wheel/buckets.rs",
      "            self.places.put(to, chain);\n", "            let _ = (to, chain);\n", tests("soak::wheel_model")),
     ("no ring for what is due now", "src/engine/admit.rs",

@@ -102,6 +102,18 @@ mod tests {
         assert_eq!(wheel.first(usize::MAX, |item| item.number != 500), Some(31));
     }
 
+    #[test]
+    fn s03_entries_of_a_tick_stay_in_order_while_their_half_turn_is_brought_in() {
+        let mut wheel = Buckets::new(16, NonZeroU64::MIN, Tick(0)); // a half-turn is 8 ticks
+        fill(&mut wheel, 20, 0..500);
+        let mut out = Vec::new();
+        wheel.advance(Tick(8), &mut out);
+        assert!(!wheel.settle(100), "most of them stay far");
+        fill(&mut wheel, 20, 500..501);
+        wheel.advance(Tick(20), &mut out);
+        assert!(out.iter().map(|item| item.number).eq(0..501));
+    }
+
     /// To bring in a full half-turn takes time, so it has to begin before the first tick of the half-turn.
     #[test]
     fn s02_a_great_half_turn_asks_to_be_settled_ahead_of_its_time() {
