@@ -77,7 +77,7 @@ const OPERATIONS: &[Operation] = &[
         run: take_in_cancelled,
     },
     Operation { name: "fire-inline", instructions: 474.0, allocations: 0.002, run: fire },
-    Operation { name: "hand-over", instructions: 35.0, allocations: 0.002, run: hand_over },
+    Operation { name: "hand-over", instructions: 39.0, allocations: 0.002, run: hand_over },
     Operation { name: "repetition", instructions: 779.0, allocations: 0.002, run: repetition },
     Operation { name: "timeout-ready", instructions: 156.0, allocations: 0.0, run: timeout_ready },
     Operation {
