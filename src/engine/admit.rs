@@ -19,7 +19,7 @@ use crate::engine::intake::lane::{Filled, Pushed, Record};
 use crate::engine::slots::task::{Repetition, Vacancy};
 use crate::engine::slots::{Content, Wake, task};
 use crate::error::{Refused, ScheduleError};
-use crate::executor::own_executor::OwnExecutor;
+use crate::executor::numbered::NumberedExecutor;
 use crate::platform::panics::quietly;
 use crate::wheel::entry::{Entry, Runner, SchedulerId, TaskKey};
 
@@ -41,7 +41,7 @@ pub(crate) struct Moved {
     /// A cancel has won while the task was being moved.
     pub(crate) was_cancelled: bool,
     /// To be dropped where nothing is locked.
-    pub(crate) old_executor: Option<Arc<OwnExecutor>>,
+    pub(crate) old_executor: Option<Arc<NumberedExecutor>>,
 }
 
 /// The right to one more pending task at a scheduler, for a task that is to move there. It is given back on drop.
@@ -110,7 +110,7 @@ impl Shared {
         times: Times,
         task: T,
         repetition: Repetition,
-        executor: Option<&Arc<OwnExecutor>>,
+        executor: Option<&Arc<NumberedExecutor>>,
     ) -> Result<TaskKey, (ScheduleError, T)> {
         let Times { now, deadline } = times;
         debug_assert_eq!(T::IS_SERIES, repetition.kind != Kind::Once, "a series has a period");
@@ -163,7 +163,7 @@ impl Shared {
         from: SchedulerId,
         now: Moment,
         deadline: impl FnOnce(Moment) -> Moment,
-        executor: Option<&Arc<OwnExecutor>>,
+        executor: Option<&Arc<NumberedExecutor>>,
         mut reservation: Reservation,
     ) -> Result<Moved, ScheduleError> {
         let mut filing = Publication::new(self, true);
@@ -283,7 +283,7 @@ impl Shared {
     /// Holds a producer back that is far ahead: of the engine, or, if its tasks are due soon, of the executor that is
     /// to run them. Nothing of ours is borrowed or locked here.
     #[cold]
-    pub(super) fn hold_back(&self, times: Times, executor: Option<&Arc<OwnExecutor>>) {
+    pub(super) fn hold_back(&self, times: Times, executor: Option<&Arc<NumberedExecutor>>) {
         let is_held = self.hold_back_for_engine(times.now);
         // A task that is due later gives the executor time to catch up. A thread that runs a task does not wait for an
         // executor, because the executor may need this very thread.

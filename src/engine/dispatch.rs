@@ -13,13 +13,13 @@ use crate::clock::clocks::Clock;
 use crate::engine::slots::deadline::{self, CameOut};
 use crate::engine::slots::task::{self, Repetition};
 use crate::executor::DueTask;
-use crate::executor::own_executor::OwnExecutor;
+use crate::executor::numbered::NumberedExecutor;
 use crate::observe::trace;
 use crate::platform::panics::quietly;
 use crate::wheel::entry::{Entry, Runner};
 
 /// The executor that gets the next tasks; `None` for the tick thread, which wakes wakers itself.
-type Target = Option<Arc<OwnExecutor>>;
+type Target = Option<Arc<NumberedExecutor>>;
 
 fn number_of(target: &Target) -> Option<u32> {
     target.as_ref().map(|executor| executor.number)
@@ -156,7 +156,7 @@ impl Engine {
     // ----- a batch -------------------------------------------------------------------------
 
     /// Hands the batch over. Returns how many tasks came back.
-    fn flush(&mut self, executor: &Arc<OwnExecutor>) -> usize {
+    fn flush(&mut self, executor: &Arc<NumberedExecutor>) -> usize {
         let tasks = self.batch.len();
         if tasks == 0 {
             return 0;
@@ -179,7 +179,7 @@ impl Engine {
     }
 
     /// Puts what an executor has refused or left into retry queues. Returns how many tasks those are.
-    fn queue_refused(&mut self, by: &Arc<OwnExecutor>, refused: Vec<(Entry, bool)>) -> usize {
+    fn queue_refused(&mut self, by: &Arc<NumberedExecutor>, refused: Vec<(Entry, bool)>) -> usize {
         if refused.is_empty() {
             return 0;
         }
@@ -246,7 +246,7 @@ impl Engine {
 
     /// Offers an executor one task, then two, four and so on up to a batch while it takes them all. If it takes only
     /// some, it is offered one again. If it refuses the first one, or a later one twice, it gets a pause.
-    fn retry(&mut self, executor: &Arc<OwnExecutor>) {
+    fn retry(&mut self, executor: &Arc<NumberedExecutor>) {
         let (mut offer, mut took, mut is_second_try) = (1, 0, false);
         let mut looked_at = 0; // with those that are passed over, or this might have no end (S19)
         while took < TAKE_IN && (looked_at < HAND_OVER || !self.is_out_of_time()) {
@@ -272,7 +272,7 @@ impl Engine {
 
     /// Fills the batch with up to `most` of the first tasks that an executor has refused, and returns how many they are,
     /// and how many entries were passed over.
-    fn offer(&mut self, executor: &Arc<OwnExecutor>, most: usize) -> (usize, usize) {
+    fn offer(&mut self, executor: &Arc<NumberedExecutor>, most: usize) -> (usize, usize) {
         let mut passed_over = 0;
         while self.batch.len() < most && passed_over < SKIP {
             let Some(entry) = self.retries.of(executor).pop() else { break };

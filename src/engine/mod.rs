@@ -58,7 +58,7 @@ use crate::engine::ready::ReadyQueue;
 use crate::engine::slots::depot;
 use crate::engine::slots::task::is_live;
 use crate::engine::slots::trim::Trims;
-use crate::executor::own_executor::OwnExecutor;
+use crate::executor::numbered::NumberedExecutor;
 use crate::executor::{DueBatch, Executor};
 use crate::observe::{WheelCounts, WheelView};
 use crate::platform::sync::Ordering;
@@ -100,7 +100,7 @@ pub(crate) struct Engine {
     /// The clock has panicked at the beginning of the last turn.
     pub(crate) is_blind: bool,
     /// `None` once the scheduler has ended.
-    executor: Option<Arc<OwnExecutor>>,
+    executor: Option<Arc<NumberedExecutor>>,
     precision: Precision,
     reader: IntakeReader,
     wheel: Buckets<Entry>,
@@ -143,7 +143,7 @@ impl Engine {
         let timeline = shared.watch.timeline;
         let now = shared.watch.now();
         let passed = timeline.passed(now);
-        let executor = OwnExecutor::of_scheduler(executor, Arc::clone(&shared.backlog));
+        let executor = NumberedExecutor::of_scheduler(executor, Arc::clone(&shared.backlog));
         Engine {
             batch: DueBatch::new(Arc::<Shared>::clone(&shared)),
             wheel: Buckets::new(wheel_size.min(MOST_BUCKETS), timeline.tick_nanos(), passed),

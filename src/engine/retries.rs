@@ -26,7 +26,7 @@ use crate::backpressure::Backlog;
 use crate::clock::tick::Moment;
 use crate::engine::slots::deadline;
 use crate::engine::slots::task::{self, is_live};
-use crate::executor::own_executor::OwnExecutor;
+use crate::executor::numbered::NumberedExecutor;
 use crate::wheel::entry::Entry;
 
 /// The retry queues of all executors.
@@ -43,7 +43,7 @@ pub(super) struct Retries {
 
 impl Retries {
     /// Returns the retry queue of an executor.
-    pub(super) fn of(&mut self, executor: &Arc<OwnExecutor>) -> &mut RetryQueue {
+    pub(super) fn of(&mut self, executor: &Arc<NumberedExecutor>) -> &mut RetryQueue {
         // The number may have been given to a new executor since, and the old one's queue is of no use any more.
         let queue = self.all.entry(executor.number).or_insert_with(|| RetryQueue::new(executor));
         if !queue.is_alive() {
@@ -52,7 +52,7 @@ impl Retries {
         queue
     }
 
-    pub(super) fn is_refusing(&self, executor: &OwnExecutor) -> bool {
+    pub(super) fn is_refusing(&self, executor: &NumberedExecutor) -> bool {
         self.all.get(&executor.number).is_some_and(RetryQueue::is_refusing)
     }
 
@@ -71,7 +71,7 @@ impl Retries {
     }
 
     /// Returns the executors whose pause is over, or nearly so. They take turns at being the first.
-    pub(super) fn to_retry(&self, now: Moment) -> Vec<Arc<OwnExecutor>> {
+    pub(super) fn to_retry(&self, now: Moment) -> Vec<Arc<NumberedExecutor>> {
         // An executor whose pause is nearly over comes along when another one has woken the thread, so many of them
         // cost few wake-ups.
         let ready = self.all.values().filter(|queue| queue.may_retry(now));
@@ -133,7 +133,7 @@ const MANY: usize = 32;
 /// The tasks that an executor has refused, by deadline, and at equal deadlines by their places. It does not keep the
 /// executor alive.
 pub(super) struct RetryQueue {
-    executor: Weak<OwnExecutor>,
+    executor: Weak<NumberedExecutor>,
     backlog: Arc<Backlog>,
     /// A tree, so that it can be swept in slices.
     tasks: BTreeMap<(u64, i64), Entry>,
@@ -150,7 +150,7 @@ pub(super) struct RetryQueue {
 }
 
 impl RetryQueue {
-    fn new(executor: &Arc<OwnExecutor>) -> RetryQueue {
+    fn new(executor: &Arc<NumberedExecutor>) -> RetryQueue {
         RetryQueue {
             executor: Arc::downgrade(executor),
             backlog: Arc::clone(&executor.backlog),
@@ -303,8 +303,8 @@ mod tests {
     use crate::executor::Inline;
     use crate::wheel::entry::Runner;
 
-    fn executor() -> Arc<OwnExecutor> {
-        OwnExecutor::of_scheduler(Box::new(Inline), Arc::new(Backlog::new(1)))
+    fn executor() -> Arc<NumberedExecutor> {
+        NumberedExecutor::of_scheduler(Box::new(Inline), Arc::new(Backlog::new(1)))
     }
 
     fn entry(deadline: u64, slot: u32) -> Entry {

@@ -34,7 +34,7 @@ use crate::engine::intake::Intake;
 use crate::engine::intake::lane::LaneWriter;
 use crate::engine::slots::trim;
 use crate::engine::termination::Termination;
-use crate::executor::own_executor::ExecutorTable;
+use crate::executor::numbered::ExecutorTable;
 use crate::observe::Hooks;
 use crate::observe::stats::{Counter, Stats};
 use crate::platform::panics::quietly;

@@ -11,7 +11,7 @@ use thiserror::Error;
 
 use crate::backpressure::Backlog;
 use crate::clock::tick::Moment;
-use crate::executor::own_executor::OwnExecutor;
+use crate::executor::numbered::NumberedExecutor;
 use crate::platform::impls::impl_debug;
 use crate::platform::panics::quietly;
 use crate::wheel::entry::{Entry, SchedulerId};
@@ -41,7 +41,7 @@ pub(crate) trait TaskOwner: Send + Sync {
     fn id(&self) -> SchedulerId;
 }
 
-/// Where due tasks come from: their scheduler, and the executor that they were handed to, by its count.
+/// The scheduler of a due task, and the backlog of the executor that it was handed to.
 #[derive(Clone)]
 pub(crate) struct Origin {
     owner: Arc<dyn TaskOwner>,
@@ -418,7 +418,7 @@ impl DueBatch {
     }
 
     /// Notes the executor that will get the batch.
-    pub(crate) fn goes_to(&mut self, executor: &OwnExecutor) {
+    pub(crate) fn goes_to(&mut self, executor: &NumberedExecutor) {
         self.origin.own = (executor.number != 0).then(|| Arc::clone(&executor.backlog));
     }
 

@@ -6,14 +6,14 @@
 //! | file | subject |
 //! | --- | --- |
 //! | [`due`] | [`DueTask`], [`DueBatch`], [`Rejected`]: what an executor is handed, and what it gives back |
-//! | [`own_executor`] | executors of single tasks, and how the tick thread finds them |
+//! | [`numbered`] | executors of single tasks, and how the tick thread finds them |
 //! | [`thread_pool`] | [`ThreadPool`], the default |
 //! | `runtimes` | tokio and rayon |
 //! | [`deadlock`] | refuses a wait that would never end |
 
 pub(crate) mod deadlock;
 pub(crate) mod due;
-pub(crate) mod own_executor;
+pub(crate) mod numbered;
 #[cfg(any(feature = "tokio", feature = "rayon"))]
 mod runtimes;
 pub(crate) mod thread_pool;

@@ -30,7 +30,7 @@ use crate::engine::slots::task::{self, Leftover};
 use crate::engine::slots::{Running, deadline};
 use crate::engine::termination::{self, Decision, Leaver};
 use crate::error::{ScheduleError, TryScheduleError};
-use crate::executor::own_executor::OwnExecutor;
+use crate::executor::numbered::NumberedExecutor;
 use crate::platform::impls::impl_debug;
 use crate::scheduler::Scheduler;
 use crate::scheduler::handle::Cancellable;
@@ -403,7 +403,7 @@ impl PendingTask {
         &mut self,
         reservation: Reservation,
         shared: &Shared,
-        executor: Option<&Arc<OwnExecutor>>,
+        executor: Option<&Arc<NumberedExecutor>>,
         was_in_run: bool,
     ) -> Result<Cancellable, ScheduleError> {
         let Some(task) = self.task else { return Ok(Cancellable::already_cancelled()) };

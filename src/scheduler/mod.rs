@@ -35,7 +35,7 @@ use crate::engine::this_thread;
 use crate::error::{BuildError, CloseError};
 use crate::executor::Executor;
 use crate::executor::deadlock::PoolThreads;
-use crate::executor::own_executor::OwnExecutor;
+use crate::executor::numbered::NumberedExecutor;
 use crate::observe::stats::Stats;
 use crate::platform::impls::impl_debug;
 
@@ -68,7 +68,7 @@ pub use schedule_trait::{RepeatingTask, Request, Schedule, ScheduleExt, Task};
 pub struct Scheduler {
     service: Arc<Service>,
     /// The executor of this handle, if it is not the scheduler's: see [`Scheduler::with_executor`].
-    own: Option<Arc<OwnExecutor>>,
+    own: Option<Arc<NumberedExecutor>>,
     /// The clone that this handle's futures share: see [`Scheduler::for_futures`].
     for_futures: OnceLock<Arc<Scheduler>>,
 }
@@ -209,7 +209,7 @@ impl Scheduler {
         Scheduler::of(Arc::new(service), None)
     }
 
-    fn of(service: Arc<Service>, own: Option<Arc<OwnExecutor>>) -> Scheduler {
+    fn of(service: Arc<Service>, own: Option<Arc<NumberedExecutor>>) -> Scheduler {
         Scheduler { service, own, for_futures: OnceLock::new() }
     }
 
@@ -443,7 +443,7 @@ impl_debug!(Scheduler, self, pending: self.pending(), is_closed: self.is_closed(
 #[derive(Clone)]
 pub struct WeakScheduler {
     service: Weak<Service>,
-    own: Option<Arc<OwnExecutor>>,
+    own: Option<Arc<NumberedExecutor>>,
 }
 
 impl WeakScheduler {

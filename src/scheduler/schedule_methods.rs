@@ -13,7 +13,7 @@ use crate::engine::shared::Shared;
 use crate::engine::slots::task::Repetition;
 use crate::engine::slots::{Content, InSpan, Named, Series};
 use crate::error::{ScheduleError, TryScheduleError};
-use crate::executor::own_executor::OwnExecutor;
+use crate::executor::numbered::NumberedExecutor;
 use crate::observe::trace;
 use crate::scheduler::handle::Cancellable;
 use crate::wheel::entry::TaskKey;
@@ -25,7 +25,7 @@ fn admit_out_of_line<T: Content>(
     times: Times,
     task: T,
     repetition: Repetition,
-    own: Option<&Arc<OwnExecutor>>,
+    own: Option<&Arc<NumberedExecutor>>,
 ) -> Result<TaskKey, ScheduleError> {
     shared.admit(times, task, repetition, own).map_err(|(reason, _)| reason)
 }

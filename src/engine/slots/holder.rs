@@ -21,7 +21,7 @@ use std::sync::Arc;
 use super::closure::{Closure, Content, put};
 use super::state::{AtomicWord, Phase, Word};
 use crate::clock::tick::Moment;
-use crate::executor::own_executor::OwnExecutor;
+use crate::executor::numbered::NumberedExecutor;
 use crate::platform::sync::{AtomicU64, IS_MODEL, Ordering, Patience, UnsafeCell, in_models};
 use crate::wheel::entry::{Entry, Runner, SchedulerId, TaskKey};
 
@@ -176,12 +176,13 @@ pub(crate) struct Annex {
     /// Nanoseconds between the runs of a series.
     pub(super) period: AtomicU64,
     /// The task's own executor, if it has one. Zeros are `None`.
-    pub(super) executor: UnsafeCell<Option<Arc<OwnExecutor>>>,
+    pub(super) executor: UnsafeCell<Option<Arc<NumberedExecutor>>>,
 }
 
 // Zeroed pages are annexes (SLOT-3).
 // SAFETY: both have the size of a pointer, and `None` has no provenance.
-const _: () = assert!(unsafe { std::mem::transmute::<Option<Arc<OwnExecutor>>, usize>(None) } == 0);
+const _: () =
+    assert!(unsafe { std::mem::transmute::<Option<Arc<NumberedExecutor>>, usize>(None) } == 0);
 
 // SAFETY: the executor belongs to the body, which one thread owns at a time (HOLDER-2). It is `Send`.
 unsafe impl Sync for Annex {}

@@ -16,7 +16,7 @@ use super::{blocks, depot, magazines};
 use crate::clock::repeat::{Kind, Period};
 use crate::clock::tick::{Moment, Times};
 use crate::error::Refused;
-use crate::executor::own_executor::OwnExecutor;
+use crate::executor::numbered::NumberedExecutor;
 use crate::platform::panics::{Payload, caught};
 use crate::platform::sync::Ordering;
 use crate::wheel::entry::{Entry, SchedulerId, TaskKey};
@@ -35,8 +35,8 @@ pub(crate) struct Thrown {
 #[cold]
 unsafe fn replace_executor(
     slot: u32,
-    executor: Option<Arc<OwnExecutor>>,
-) -> Option<Arc<OwnExecutor>> {
+    executor: Option<Arc<NumberedExecutor>>,
+) -> Option<Arc<NumberedExecutor>> {
     // SAFETY: the caller is the only one to touch the body, and the executor belongs to it.
     blocks::annex(slot)?.executor.with_mut(|own| replace(unsafe { &mut *own }, executor))
 }
@@ -79,7 +79,7 @@ impl Vacancy {
         self,
         task: T,
         repetition: Repetition,
-        executor: Option<&Arc<OwnExecutor>>,
+        executor: Option<&Arc<NumberedExecutor>>,
         deadline: Moment,
         scheduler: SchedulerId,
     ) -> TaskKey {
@@ -202,10 +202,10 @@ pub(crate) fn name_of_leftover(key: TaskKey) -> Option<&'static str> {
 pub(crate) fn move_to(
     key: TaskKey,
     (from, to): (SchedulerId, SchedulerId),
-    executor: Option<&Arc<OwnExecutor>>,
+    executor: Option<&Arc<NumberedExecutor>>,
     times: impl FnOnce(Moment) -> Times,
     announce: impl FnOnce(Entry) -> bool,
-) -> Option<Result<Option<Arc<OwnExecutor>>, Refused>> {
+) -> Option<Result<Option<Arc<NumberedExecutor>>, Refused>> {
     let holder = blocks::holder(key.slot)?;
     let word = holder.word.hold(|_| holder.is_of(key), Phase::Returned)?;
     // All that follows happens while the task is held, so no reset comes in between (RESET-4).

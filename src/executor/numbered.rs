@@ -1,10 +1,10 @@
 //! Executors as the tick thread knows them: that of the scheduler, and those that
 //! [`Scheduler::with_executor`](crate::Scheduler::with_executor) was given.
 //!
-//! Such a one is kept alive by the handles that use it, and by the body of each task that is to run on it. The
-//! tick thread must not touch the body of a task that may be cancelled at the same time. So it finds the executor by a
-//! number, which the task's word carries. The number of an executor that is gone is used again. The scheduler's executor has
-//! the number 0, and belongs to the engine.
+//! An executor from `with_executor` lives as long as a handle uses it, or a task is to run on it. The tick thread must not
+//! touch the body of a task that may be cancelled at the same time. So it finds the executor by a number, which the task's
+//! word carries. The number of an executor that is gone is used again. The scheduler's executor has the number 0, and
+//! belongs to the engine.
 
 use std::sync::{Arc, Mutex, Weak};
 
@@ -13,7 +13,7 @@ use crate::backpressure::Backlog;
 use crate::platform::sync::lock_std;
 
 /// The executor of a scheduler, or of some of its tasks.
-pub(crate) struct OwnExecutor {
+pub(crate) struct NumberedExecutor {
     pub(crate) executor: Box<dyn Executor>,
     /// The number by which the tick thread finds it: 0 for the scheduler's executor.
     pub(crate) number: u32,
@@ -23,31 +23,31 @@ pub(crate) struct OwnExecutor {
     pub(crate) backlog: Arc<Backlog>,
 }
 
-impl OwnExecutor {
+impl NumberedExecutor {
     /// Makes the executor of a scheduler, with the count of what it has not done.
     pub(crate) fn of_scheduler(
         executor: Box<dyn Executor>,
         backlog: Arc<Backlog>,
-    ) -> Arc<OwnExecutor> {
-        Arc::new(OwnExecutor { executor, number: 0, table: None, backlog })
+    ) -> Arc<NumberedExecutor> {
+        Arc::new(NumberedExecutor { executor, number: 0, table: None, backlog })
     }
 }
 
-impl Drop for OwnExecutor {
+impl Drop for NumberedExecutor {
     fn drop(&mut self) {
         // No live task has the number any more, because each task keeps its executor alive.
         self.table.iter().for_each(|table| lock_std(&table.0).free.push(self.number));
     }
 }
 
-/// The [`OwnExecutor`]s of one scheduler, by number.
+/// The [`NumberedExecutor`]s of one scheduler, by number.
 #[derive(Default)]
 pub(crate) struct ExecutorTable(Mutex<Numbers>);
 
 #[derive(Default)]
 struct Numbers {
     /// The executor with number 1 is at index 0.
-    executors: Vec<Weak<OwnExecutor>>,
+    executors: Vec<Weak<NumberedExecutor>>,
     free: Vec<u32>,
 }
 
@@ -59,7 +59,7 @@ impl ExecutorTable {
         executor: Box<dyn Executor>,
         numbers: u32,
         most_overdue: u64,
-    ) -> Option<Arc<OwnExecutor>> {
+    ) -> Option<Arc<NumberedExecutor>> {
         let mut table = lock_std(&self.0);
         // Numbers have to fit into the word of a task, so those that are free come first.
         let number = match table.free.pop() {
@@ -67,7 +67,7 @@ impl ExecutorTable {
             None => u32::try_from(table.executors.len() + 1).ok().filter(|next| *next < numbers)?,
         };
         let backlog = Arc::new(Backlog::new(most_overdue));
-        let own = OwnExecutor { executor, number, table: Some(Arc::clone(self)), backlog };
+        let own = NumberedExecutor { executor, number, table: Some(Arc::clone(self)), backlog };
         let own = Arc::new(own);
         let room = table.executors.len().max(number as usize);
         table.executors.resize(room, Weak::new());
@@ -77,7 +77,7 @@ impl ExecutorTable {
 
     /// Returns the executor with this number. Returns `None` if it is gone: then the task whose word carried the number
     /// has been cancelled.
-    pub(crate) fn find(&self, number: u32) -> Option<Arc<OwnExecutor>> {
+    pub(crate) fn find(&self, number: u32) -> Option<Arc<NumberedExecutor>> {
         // The table holds no executor, so it is dropped with the last handle or task that uses it.
         lock_std(&self.0).executors.get(number as usize - 1)?.upgrade()
     }
