@@ -478,7 +478,8 @@ impl<K: Hash + Eq, V> DelayQueue<K, V> {
     /// Calls a closure with the value of a key, in its place. Returns `None`, without calling it, if the key is not
     /// there.
     ///
-    /// The closure runs under the queue's lock. So it should be short, and must not call the queue.
+    /// The closure runs under a lock of the queue. So it should be short, and must not call the queue. Calls on other threads
+    /// may wait until it has returned, those for other keys too.
     ///
     /// # Panics
     ///

@@ -1,4 +1,4 @@
-//! What the handles of a queue share: shards of items, the turns of the takers, and their line.
+//! What the handles of a queue share: shards of items, and the takers, with their turns and their line.
 //!
 //! A key belongs to one shard, by its hash, so threads that insert, reset and remove seldom meet. With one lock for all of
 //! them, two threads that push deadlines further took four times as long as one: see [`design`](crate::docs::design).
@@ -341,7 +341,7 @@ impl<K, V> Shared<K, V> {
         let items = shards.iter_mut().map(|items| items.close()).collect();
         self.asleep_until.store(AWAKE, Ordering::Relaxed);
         let all = takers.line.all_to_wake();
-        drop((takers, shards));
+        drop((shards, takers)); // in this order: only the thread that has `takers` holds two shards
         all.into_iter().for_each(wake);
         items
     }

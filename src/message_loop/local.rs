@@ -6,7 +6,7 @@
 //! A closure or a future leaves the table once, on the loop's thread: to run for the last time, or to be dropped.
 //!
 //! - LOCAL-1 A ticket that is dropped without having been redeemed drops its closure. If a cancel drops the ticket on
-//!   another thread, the ticket sends the loop a message to do so.
+//!   another thread, the ticket tells the loop its number, and the loop does so.
 
 use std::any::{Any, type_name};
 use std::cell::{Cell, RefCell};

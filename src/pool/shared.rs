@@ -57,6 +57,9 @@ impl Shared {
         may_wait: bool,
         work: W,
     ) -> Result<Arc<PoolTask<W>>, (ScheduleError, W)> {
+        if self.lifecycle.is_shut() {
+            return Err((ScheduleError::Closed, work)); // so that calls after the end contend for nothing
+        }
         if !self.lifecycle.enter() {
             self.leave(); // it may be the last one: it was counted
             return Err((ScheduleError::Closed, work));
@@ -117,7 +120,8 @@ impl Shared {
         }
     }
 
-    /// `head` is the deadline of the head of a long queue, and `now` a recent reading of the clock.
+    /// Holds a producer back that is far ahead of the threads. `head` is the deadline of the head of a long queue, and `now` a
+    /// recent reading of the clock.
     #[cold]
     fn hold_back(&self, head: Instant, now: Instant) {
         let is_late = now.saturating_duration_since(head) > LATE;

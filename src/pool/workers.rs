@@ -93,7 +93,11 @@ impl Shared {
         // If the thread does not own the worker any more, and never began, its work was dropped.
         let is_lost =
             Arc::strong_count(&worker) == 1 && *lock_std(&worker.state) == WorkerState::Starting;
-        has_started && !is_lost && worker.begin() || lock_std(&self.threads.count).running > 0
+        if has_started && !is_lost {
+            worker.begin(); // it may have begun, and even ended, by itself
+            return true;
+        }
+        lock_std(&self.threads.count).running > 0
     }
 
     /// Counts one thread more as starting, if there may be one, and returns it with its number.

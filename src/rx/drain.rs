@@ -13,9 +13,9 @@
 //!
 //! A [`Drain`] is the right to run the tasks. A queue has at most one (WORKER-1).
 //!
-//! - DRAIN-1 A drain that its executor refuses or drops, or whose executor panics, waits in a [`RetryQueue`], which all
-//!   workers of one [`ExecutorScheduler`](super::ExecutorScheduler) share. After a pause that grows, a timer hands the
-//!   first one over again, and then the others as long as each is taken. So many workers cost an executor that refuses
+//! - DRAIN-1 If an executor refuses or drops a drain, or panics, its queue waits in a [`RetryQueue`], which all workers of
+//!   one [`ExecutorScheduler`](super::ExecutorScheduler) share. After a pause that grows, a timer hands a drain of the
+//!   first one over again, and then of the others as long as each is taken. So many workers cost an executor that refuses
 //!   no more than one (S30). Only if no clock is left to wait on, the drains rest, and the next task hands them over.
 //! - DRAIN-2 An inline executor runs a drain inside of the call that hands it over. Such drains do not nest. The first
 //!   one on a stack is the outermost *inline* drain. The others wait in `WAITING`, and the outermost one runs them,

@@ -372,9 +372,12 @@ impl<T: Send + 'static> Paced<T> {
             return false;
         }
         let handle = state.take_timer();
-        let run = state.start(now);
+        let (run, pace) = (state.start(now), state.pace);
         if let Some(pending) = &mut state.pending {
-            (pending.due, pending.latest) = (now, now); // `f` runs
+            pending.due = now; // `f` runs
+            if matches!(pace, Pace::Period(_)) {
+                pending.latest = now; // a value that replaces it is not put off by a period either
+            }
         }
         drop(state);
         cancel_timer(&PanicHook::default(), handle);

@@ -427,21 +427,30 @@ impl Owner for SerialQueue {
     }
 
     fn move_to(&self, position: &AtomicPosition, deadline: Instant) -> Option<Option<WheelKey>> {
-        if let Position::Delayed(key) = position.get() {
-            // If it has left, it is about to be cancelled.
-            return self.state().delayed.move_to(key, deadline).map(Some);
-        }
-        let outgoing = lock(&self.outgoing);
+        // The task's timer, and a move on another thread, change its position under the lock of the state alone. So the
+        // position counts only as it is read under that lock.
         let mut state = self.state();
-        let Position::Queued(number) = position.get() else { return None };
-        // If nobody keeps the time any more, the task stays where it is.
-        if state.is_closed || self.timers.in_order().is_some_and(Scheduler::is_closed) {
-            return None;
+        let mut outgoing = None;
+        if matches!(position.get(), Position::Queued(_)) {
+            drop(state);
+            outgoing = Some(lock(&self.outgoing));
+            state = self.state();
         }
-        let job = find(&outgoing.tasks, number).or_else(|| find(&state.incoming, number));
-        let job = Arc::clone(job?);
-        self.stale.fetch_add(1, Ordering::Relaxed);
-        Some(Some(state.delayed.insert(job, deadline, Timer::Stored(None)).key))
+        match (position.get(), outgoing) {
+            // If it has left, it is about to be cancelled.
+            (Position::Delayed(key), _) => state.delayed.move_to(key, deadline).map(Some),
+            // If nobody keeps the time any more, the task stays where it is.
+            (Position::Queued(number), Some(outgoing))
+                if !state.is_closed
+                    && !self.timers.in_order().is_some_and(Scheduler::is_closed) =>
+            {
+                let job = find(&outgoing.tasks, number).or_else(|| find(&state.incoming, number));
+                let job = Arc::clone(job?);
+                self.stale.fetch_add(1, Ordering::Relaxed);
+                Some(Some(state.delayed.insert(job, deadline, Timer::Stored(None)).key))
+            }
+            _ => None,
+        }
     }
 
     fn has_moved(&self, key: Option<WheelKey>) {

@@ -70,7 +70,8 @@ impl<E: Timed> WheelCounts for Buckets<E> {
     }
 
     fn waiting_far(&self) -> usize {
-        self.len - (0..self.ring).map(|bucket| self.places.len(At(bucket))).sum::<usize>()
+        let is_far = |place: &Place| !matches!(place, At(index) if *index < self.ring);
+        self.places.parts().filter(|(place, _)| is_far(place)).map(|(_, chain)| chain.len).sum()
     }
 }
 
@@ -150,8 +151,8 @@ impl<E: Timed> Buckets<E> {
         if is_soon { At(self.index(half)) } else { Beyond(half) }
     }
 
-    /// Sets the bounds, because the present half-turn has changed.
-    fn set_bounds(&mut self) {
+    /// Sets the bounds, because the present half-turn has changed, or the next one may not be far any more.
+    pub(super) fn set_bounds(&mut self) {
         self.soon = self.last_tick(self.present.saturating_add(self.soon_mask));
         // New entries of the next half-turn join those that are still far. They are brought in from the front, so entries
         // of one tick stay in the order of insertion.
@@ -375,6 +376,7 @@ impl<E: Timed> Buckets<E> {
 
     /// Takes all entries out, in no order of deadlines. Entries of equal deadlines stay in the order of insertion.
     pub(crate) fn drain(&mut self, out: &mut Vec<E>) {
+        self.places.join(self.places.swept, &mut self.pool); // or that chain would be out of order
         out.extend(self.iter());
         self.clear();
     }

@@ -10,7 +10,6 @@
 //!   the chain anew.
 
 use alloc::collections::BTreeMap;
-use alloc::vec;
 use alloc::vec::Vec;
 use core::mem;
 
@@ -35,15 +34,18 @@ pub(super) struct Places<E> {
     /// None of them is empty.
     pub(super) beyond: BTreeMap<u64, Chain<E>>,
     /// The chain that is swept, and the live entries of it that have been looked at.
-    swept: Place,
+    pub(super) swept: Place,
     kept: Chain<E>,
 }
 
 impl<E: Timed> Places<E> {
     /// Makes so many places that are found by index, of which the first `ring` are needed at once.
     pub(super) fn new(ring: usize, all: usize) -> Places<E> {
+        // A great ring has room for all, or the first far entry would have it copied. This room is not touched before.
+        let mut chains = Vec::with_capacity(if ring > all - ring { all } else { ring });
+        chains.resize(ring, Chain::new());
         Places {
-            chains: vec![Chain::new(); ring],
+            chains,
             occupied: Occupancy::new(all),
             beyond: BTreeMap::new(),
             swept: At(0),

@@ -53,6 +53,7 @@ impl<E: Timed> Buckets<E> {
             if !live.is_empty() {
                 return Some(live.min.deadline());
             }
+            self.set_bounds();
         }
     }
 
@@ -61,6 +62,7 @@ impl<E: Timed> Buckets<E> {
     pub(crate) fn sweep(&mut self, budget: usize, is_live: impl FnMut(&E) -> bool) -> bool {
         let (dropped, is_done) = self.places.sweep(&mut self.pool, budget, is_live);
         self.len -= dropped;
+        self.set_bounds();
         is_done
     }
 }
@@ -112,6 +114,19 @@ mod tests {
         fill(&mut wheel, 20, 500..501);
         wheel.advance(Tick(20), &mut out);
         assert!(out.iter().map(|item| item.number).eq(0..501));
+    }
+
+    #[test]
+    fn s03_a_drain_in_the_middle_of_a_sweep_keeps_the_order_of_equal_deadlines() {
+        let mut wheel = Buckets::new(16, NonZeroU64::MIN, Tick(0));
+        fill(&mut wheel, 20, 0..500);
+        let mut out = Vec::new();
+        wheel.advance(Tick(8), &mut out);
+        assert!(!wheel.settle(100), "most of them stay far");
+        assert!(!wheel.sweep(165, |_| true), "it stops among those");
+        wheel.check_invariants();
+        wheel.drain(&mut out);
+        assert!(out.iter().map(|item| item.number).eq(0..500));
     }
 
     /// To bring in a full half-turn takes time, so it has to begin before the first tick of the half-turn.

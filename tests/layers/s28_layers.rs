@@ -293,6 +293,25 @@ fn s28_a_worker_moves_its_tasks_on_timers_that_do_not_move() {
     assert_eq!((log.all(), worker.pending(), timers.pending()), (vec![2, 3, 1], 0, 0));
 }
 
+/// A move to earlier on such a timer sets another one, and the task gets another key. A reset on another thread at the same
+/// time is decided by what the task is then.
+#[test]
+fn s28_two_threads_move_a_task_on_timers_that_do_not_move() {
+    let (timers, _driver) = driven();
+    let worker = ExecutorScheduler::over(Inline, wrapping(&timers, Fixed)).worker();
+    let task = worker.schedule_after(2 * HOUR, || ());
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                for left in (0..20_000).rev() {
+                    assert!(task.reset(HOUR + left * MS), "it waits for an hour");
+                }
+            });
+        }
+    });
+    assert!(task.cancel());
+}
+
 /// A worker on the caller's thread waits for the new deadline.
 #[test]
 fn s28_on_a_trampoline_a_task_that_waits_moves() {

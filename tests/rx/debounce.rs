@@ -353,6 +353,29 @@ fn a_flush_begins_a_period_and_a_cancel_does_not_end_one() {
 }
 
 #[test]
+fn a_value_that_replaces_one_which_was_flushed_in_a_run_waits_for_its_quiet_time() {
+    let (scheduler, driver) = driven();
+    let (own, log) = (Arc::new(OnceLock::<Debounced<u32>>::new()), Log::default());
+    let (inside, writer) = (Arc::clone(&own), log.clone());
+    let debounced = rx::debounce(scheduler, SECOND, move |number| {
+        writer.say(number);
+        if number == 0 {
+            let own = inside.get().expect("known");
+            own.call(1).expect("open");
+            assert!(own.flush());
+            own.call(2).expect("open");
+        }
+    });
+    own.set(debounced.clone()).expect("once");
+    debounced.call(0).expect("open");
+    driver.advance(SECOND);
+    driver.advance(999 * MS);
+    assert_eq!(log.all(), [0]);
+    driver.advance(MS);
+    assert_eq!(log.all(), [0, 2]);
+}
+
+#[test]
 fn after_a_cancel_the_quiet_time_and_the_longest_wait_begin_anew() {
     let (scheduler, driver) = driven();
     let (debounced, log) = debounce(scheduler);

@@ -1,7 +1,7 @@
 //! Memory that is never unmapped, and whose pages can still go back to the system.
 //!
 //! Holders lie in **blocks** of two megabytes that stay in the address space for ever, so a stale
-//! handle can always read there. Each block has an **annex** of half of that, for what few tasks need, whose pages
+//! handle can always read there. Each block has an **annex** of three eighths of that, for what few tasks need, whose pages
 //! come when they are first touched. [`discard`] gives the pages behind the addresses back to the system. Until they are
 //! written again, they read as zeros or as before, as the system decides. Each kind of system has a file with the same
 //! functions.
