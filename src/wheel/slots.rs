@@ -150,6 +150,8 @@ impl<T> Slots<T> {
         let number = number.expect("fewer than four thousand million values");
         self.more.push(Page::new());
         self.open.push(number);
+        // Room for all pages, so that a removal, which may open one, allocates nothing.
+        self.open.reserve(self.more.len() + 1 - self.open.len());
         number
     }
 
