@@ -11,7 +11,8 @@
 //! - FLIGHT-3 A flight counts among the worker's threads, so a stop waits for it, unless its time is over.
 //! - FLIGHT-4 The time limit counts from the first poll. Before that the run waits for the runtime as a queued one waits for a thread:
 //!   its lease is extended, and the handler is not called if the run is not current any more (LEASE-3). A flight that is not
-//!   polled within a time limit gives its timer back, uncounted, because nobody may ever poll it.
+//!   polled within a time limit gives its timer back, uncounted, because nobody may ever poll it. If it was suspected, it is
+//!   not any more.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -41,6 +42,17 @@ pub(super) fn launch(shared: &Arc<Shared>, job: Job) {
     if let Some(spawner) = spawner {
         quietly(|| spawner(Box::pin(flight)));
     }
+}
+
+/// Ends a run whose handler was not called.
+fn end_uncalled(shared: &Arc<Shared>, job: &Job) {
+    if job.is_suspected {
+        // Its start was written ahead (ATTEMPT-1), and did not happen. This may be the runtime's thread, so another one waits
+        // for the database, and a stop for that one.
+        let timer = Arc::clone(&job.timer);
+        _ = shared.spawn("uncount", move |shared| uncount(&shared.timers, &timer));
+    }
+    end(shared, job, Ended::NotCalled, Duration::ZERO);
 }
 
 /// A run that a runtime polls.
@@ -81,7 +93,7 @@ impl Future for Flight {
         if flight.started.is_none() && !job.tenure.is_current() {
             // FLIGHT-4
             flight.started = Some(shared.scheduler.now());
-            end(shared, job, Ended::NotCalled, Duration::ZERO);
+            end_uncalled(shared, job);
             return Poll::Ready(());
         }
         let polled = flight.span.enter(|| {
@@ -123,13 +135,7 @@ impl Drop for Flight {
     fn drop(&mut self) {
         if self.started.is_none() {
             // FLIGHT-2
-            if self.job.is_suspected {
-                // This is the runtime's thread, so another one waits for the database.
-                let (timers, timer) =
-                    (Arc::clone(&self.shared.timers), Arc::clone(&self.job.timer));
-                _ = self.shared.timers.threads().submit(move || uncount(&timers, &timer));
-            }
-            end(&self.shared, &self.job, Ended::NotCalled, Duration::ZERO);
+            end_uncalled(&self.shared, &self.job);
             self.shared.give_up(StopReason::RuntimeGone);
         } else if self.future.is_some() {
             let failure = Failure::new("its runtime has dropped the handler before it had ended");

@@ -237,16 +237,22 @@ pub(crate) fn apart(one: SystemTime, other: SystemTime) -> Duration {
     one.duration_since(other).unwrap_or_else(|error| error.duration())
 }
 
-/// Makes a test of each function for SQLite, and one of all of them for PostgreSQL, which share one server.
+/// Makes a test of each function for SQLite, and one of all of them for PostgreSQL, which share one server. Those behind the
+/// semicolon have the server to themselves.
 #[macro_export]
 macro_rules! on_both {
-    ($of:literal: $($name:ident,)*) => {
+    ($of:literal: $($name:ident,)* $(; $($one:ident,)*)?) => {
         mod with_sqlite {
             $(#[test] fn $name() { super::$name(&super::databases::Database::file()) })*
+            $($(#[test] fn $one() { super::$one(&super::databases::Database::file()) })*)?
         }
         #[test]
         fn with_postgresql() {
-            databases::on_a_server($of, &[$((stringify!($name), $name),)*], &[]);
+            databases::on_a_server(
+                $of,
+                &[$((stringify!($name), $name),)*],
+                &[$($((stringify!($one), $one),)*)?],
+            );
         }
     };
 }

@@ -343,7 +343,7 @@ pub(super) fn what_is_suspected_and_never_polled_stays_suspected(database: &Data
     assert!(told.recv_timeout(PATIENCE).expect("it says so").contains("runtime"));
     assert_eq!((worker.stats().taken_over, worker.stats().released), (1, 0));
     let get = || timers.get("mail", "suspected").expect("no error").expect("there");
-    until("the attempt that was none is not counted", || get().attempts == 1);
+    assert_eq!(get().attempts, 1, "the attempt that was none is not counted");
     assert_eq!(get().state, State::Running);
     let (other, seen) = noting(&timers);
     let other = other.poll_every(Duration::from_millis(50)).start(Scheduler::global());
