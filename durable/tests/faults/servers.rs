@@ -311,9 +311,10 @@ fn a_connection_that_the_server_has_ended_is_not_used_again(server: &Server) {
     let worker = worker.poll_every(Duration::from_millis(20)).start(Scheduler::global());
     let worker = worker.expect("it starts");
     timers.schedule(&new("tx", "1", NOW)).expect("scheduled");
-    for attempt in [1, 2] {
-        assert_eq!(told.recv_timeout(PATIENCE), Ok(attempt));
-    }
+    // The second attempt may come to its end while the first one still sleeps.
+    let attempts: BTreeSet<_> =
+        [(); 2].map(|()| told.recv_timeout(PATIENCE).expect("it runs")).into_iter().collect();
+    assert!(attempts.into_iter().eq([1, 2]));
     until("its thread has come back", || worker.stats().stuck == 0 && worker.stats().done == 1);
     let later = ["2", "3", "4"].map(|key| new("tx", key, HOUR));
     thread::scope(|scope| {
