@@ -80,6 +80,7 @@ fn leaves_its_backlog_to_others(program: &mut Running, timers: &Timers) {
     until("the others are done", || left() == 0);
     assert_eq!(worker.stats().taken_over, 0);
     eprintln!("ended after {took:.1?}; its {count} timers were done {:.1?} later", begin.elapsed());
+    assert!(worker.stop(common::PATIENCE)); // so that the caller finds no trace of this one
 }
 
 #[test]
