@@ -214,6 +214,7 @@ impl Drain {
         }
     }
 
+    /// The executor has dropped the drain (DRAIN-1).
     fn was_dropped(self) {
         let queue = self.queue;
         if queue.keeps_drain.swap(false, Ordering::Relaxed) {
@@ -360,6 +361,7 @@ impl RetryQueue {
         }
         count > MAX_PER_ATTEMPT
     }
+
     /// The timer of an attempt fires, or was dropped: the timers have refused it, or have ended.
     fn attempt(self: &Arc<Self>, number: u64, is_last_resort: bool, fires: bool) {
         let mut state = lock(&self.state);

@@ -126,6 +126,10 @@ impl<E: Timed> Pool<E> {
             drop(black_box(Vec::<Block<E>>::with_capacity(GROWTH)));
         }
         self.blocks.push(Some(block));
+        // So entries come out without an allocation: there is room for all blocks to be free, and for one that is being
+        // emptied while the others are in use.
+        self.unused.reserve(self.blocks.len());
+        self.free.reserve(self.blocks.len() + 1);
         u32::try_from(self.blocks.len() - 1).expect("fewer than four thousand million blocks")
     }
 

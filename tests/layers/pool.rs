@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::panic;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, Barrier, Mutex};
+use std::sync::{Arc, Barrier, Mutex, OnceLock};
 use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::common::told::Poller;
 use crate::common::{Grenade, PATIENCE, until};
 use tickwheel::pool::{
-    JoinError, PoolBuilder, ScheduledFuture, ScheduledThreadPool, ShutdownPolicy,
+    JoinError, PoolBuilder, ScheduledFuture, ScheduledThreadPool, ShutdownPolicy, Unstarted,
 };
 use tickwheel::{
     Clock, DueTask, Executor, ManualClock, MissedTicks, Period, Schedule, ScheduleError,
@@ -736,6 +736,22 @@ fn a_thread_factory_that_starts_no_thread_gets_tasks_refused() {
     assert_eq!(future.join().expect("it runs"), 1);
     pool.shutdown();
     assert!(pool.await_termination(PATIENCE));
+}
+
+#[test]
+fn a_thread_that_ended_before_its_factory_returned_was_started() {
+    let (slot, leftovers) = (Arc::new(OnceLock::<ScheduledThreadPool>::new()), channel());
+    let (inner, left) = (Arc::downgrade(&slot), leftovers.0);
+    let pool = ScheduledThreadPool::builder().threads(1).thread_factory(move |thread, work| {
+        let started = thread.spawn(work)?;
+        let pool = inner.upgrade().expect("alive");
+        left.send(pool.get().expect("set").shutdown_now()).expect("awaited");
+        started.join().map_err(|_| std::io::Error::other("it panicked"))
+    });
+    let pool = slot.get_or_init(|| pool.build().expect("threads"));
+    let future = pool.schedule(HOUR, || 7).expect("a thread was started for it");
+    leftovers.1.recv().expect("shut down").into_iter().for_each(Unstarted::run);
+    assert_eq!(future.join().expect("run as a leftover"), 7);
 }
 
 #[test]
