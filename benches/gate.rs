@@ -103,11 +103,11 @@ const OPERATIONS: &[Operation] = &[
         allocations: 0.2,
         run: delay_take_equal,
     },
-    Operation { name: "queue-offer", instructions: 371.0, allocations: 0.02, run: queue_offer },
-    Operation { name: "queue-reset", instructions: 211.0, allocations: 0.0, run: queue_reset },
+    Operation { name: "queue-offer", instructions: 312.0, allocations: 0.02, run: queue_offer },
+    Operation { name: "queue-reset", instructions: 152.0, allocations: 0.0, run: queue_reset },
     Operation { name: "queue-remove", instructions: 206.0, allocations: 0.0, run: queue_remove },
-    Operation { name: "queue-poll", instructions: 720.0, allocations: 0.02, run: queue_poll },
-    Operation { name: "pool-cancel", instructions: 1182.0, allocations: 1.002, run: pool_cancel },
+    Operation { name: "queue-poll", instructions: 672.0, allocations: 0.02, run: queue_poll },
+    Operation { name: "pool-cancel", instructions: 1153.0, allocations: 1.002, run: pool_cancel },
     Operation { name: "rx-cancel", instructions: 2122.0, allocations: 1.002, run: rx_cancel },
 ];
 

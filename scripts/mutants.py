@@ -17,6 +17,7 @@ It needs `cargo install cargo-mutants`, works on a copy of the tree under target
 
 import collections
 import concurrent.futures
+import itertools
 import json
 import os
 import re
@@ -109,9 +110,19 @@ def at(rows, line, column):
 
 
 def blamed(message):
-    """Whose error it is: those of the lines it points to, or else of the innermost place about them."""
+    """Whose error it is: those of the lines it points to, or else of the innermost place about them. If that is nobody's,
+    those of the other lines that it names, such as the one where a value was moved."""
+    spans = sorted(message["spans"], key=lambda span: not span["is_primary"])
+    for _, group in itertools.groupby(spans, key=lambda span: span["is_primary"]):
+        lines, places = blamed_by(group, message)
+        if lines or places:
+            return lines, places
+    return set(), set()
+
+
+def blamed_by(spans, message):
     lines, places = set(), set()
-    for span in [span for span in message["spans"] if span["is_primary"]]:
+    for span in spans:
         file = TREE / span["file_name"]
         if not file.exists():
             continue

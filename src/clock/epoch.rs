@@ -11,11 +11,11 @@
 
 use std::time::{Duration, Instant};
 
-use super::timeline::farthest;
+use super::timeline::{Origin, farthest};
 
 /// The instant from which a layer counts.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Epoch(pub(crate) Instant);
+pub(crate) struct Epoch(Origin);
 
 const NANOS: u64 = 1_000_000_000;
 
@@ -31,29 +31,28 @@ impl Epoch {
     /// All numbers are below this one. The last one stands for 292 billion years.
     const END: u64 = Epoch::FAR + (1 << 63) - 2;
 
+    pub(crate) fn new(origin: Instant) -> Epoch {
+        Epoch(Origin::new(origin))
+    }
+
     /// Returns the number of a deadline. It has passed when the clock has come to that number.
     #[inline]
     pub(crate) fn number(self, instant: Instant) -> u64 {
-        match instant.checked_duration_since(self.0) {
-            Some(ahead) if ahead.as_secs() < Epoch::FAR_SECONDS => {
-                Epoch::START + ahead.as_secs() * NANOS + u64::from(ahead.subsec_nanos())
-            }
-            Some(ahead) => Epoch::far(ahead),
-            None => self.before(instant),
-        }
+        let nanos = self.0.nanos_to(instant).filter(|nanos| *nanos < Epoch::FAR - Epoch::START);
+        nanos.map_or_else(|| self.number_by_arithmetic(instant), |nanos| Epoch::START + nanos)
     }
 
     #[cold]
-    fn far(ahead: Duration) -> u64 {
+    fn number_by_arithmetic(self, instant: Instant) -> u64 {
+        let Some(ahead) = instant.checked_duration_since(self.0.at) else {
+            let nanos = self.0.at.saturating_duration_since(instant).as_nanos();
+            return Epoch::START.saturating_sub(nanos.try_into().unwrap_or(u64::MAX));
+        };
         let beyond = ahead.saturating_sub(Duration::from_secs(Epoch::FAR_SECONDS));
+        let near = ahead.saturating_sub(beyond);
+        let number = Epoch::START + near.as_secs() * NANOS + u64::from(near.subsec_nanos());
         let seconds = beyond.as_secs().saturating_add(u64::from(beyond.subsec_nanos() > 0));
-        Epoch::FAR.saturating_add(seconds).min(Epoch::END - 1)
-    }
-
-    #[cold]
-    fn before(self, instant: Instant) -> u64 {
-        let nanos = self.0.saturating_duration_since(instant).as_nanos();
-        Epoch::START.saturating_sub(nanos.try_into().unwrap_or(u64::MAX))
+        number.saturating_add(seconds).min(Epoch::END - 1)
     }
 
     /// Returns the last number that has passed at an instant.
@@ -68,11 +67,11 @@ impl Epoch {
     pub(crate) fn instant(self, number: u64) -> Instant {
         let Some(ahead) = number.checked_sub(Epoch::START) else {
             let before = Duration::from_nanos(Epoch::START - number);
-            return self.0.checked_sub(before).unwrap_or(self.0);
+            return self.0.at.checked_sub(before).unwrap_or(self.0.at);
         };
         let exact = Duration::from_nanos(ahead.min(Epoch::FAR - Epoch::START));
         let seconds = Duration::from_secs(number.saturating_sub(Epoch::FAR));
-        self.0.checked_add(exact.saturating_add(seconds)).unwrap_or_else(|| farthest(self.0))
+        self.0.at.checked_add(exact.saturating_add(seconds)).unwrap_or_else(|| farthest(self.0.at))
     }
 }
 
@@ -83,24 +82,26 @@ mod tests {
 
     #[test]
     fn s01_a_number_is_never_earlier_than_its_instant_and_keeps_the_order() {
-        let epoch = Epoch(Instant::now() + Duration::from_secs(1));
+        let start = Instant::now() + Duration::from_secs(1);
+        let epoch = Epoch::new(start);
         let far = Duration::from_secs(Epoch::FAR_SECONDS);
         let nano = Duration::from_nanos(1);
         let second = Duration::from_secs(1);
         let ahead = [Duration::ZERO, nano, second, far - nano, far, far + nano, far + second * 7];
-        let mut instants = vec![epoch.0 - second, epoch.0 - nano];
-        instants.extend(ahead.iter().filter_map(|ahead| epoch.0.checked_add(*ahead)));
-        instants.push(farthest(epoch.0));
+        let mut instants = vec![start - second, start - nano];
+        instants.extend(ahead.iter().filter_map(|ahead| start.checked_add(*ahead)));
+        instants.push(farthest(start));
         let mut last = 0;
         for instant in instants {
             let (number, passed) = (epoch.number(instant), epoch.passed_by(instant));
             assert!(number > last && number < Epoch::END, "{number} after {last}");
+            assert_eq!(number, epoch.number_by_arithmetic(instant));
             assert!(epoch.instant(number) >= instant, "{number}");
             assert!(passed <= number && epoch.instant(passed) <= instant, "{passed}");
             let is_exact = number <= Epoch::FAR;
             assert!(!is_exact || (epoch.instant(number), passed) == (instant, number));
             last = number;
         }
-        assert_eq!(epoch.number(epoch.0), Epoch::START);
+        assert_eq!(epoch.number(start), Epoch::START);
     }
 }

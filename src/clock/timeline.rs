@@ -2,6 +2,7 @@
 
 use std::hash::{Hash, Hasher};
 use std::num::NonZeroU64;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use crate::clock::tick::{Moment, Tick, nanos};
@@ -22,12 +23,10 @@ const LONGEST_TICK: u64 = 1 << 59;
 /// A scheduler's timeline. It converts instants into [`Moment`]s and back, and moments into ticks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timeline {
-    built: Instant,
+    built: Origin,
     /// The moment of `built`. A multiple of the tick, so that ticks are counted from the build.
     bias: u64,
     tick: NonZeroU64,
-    /// The parts of `built`, or `None` if the parts of instants are not what [`Parts`] expects.
-    parts: Option<Parts>,
 }
 
 impl Timeline {
@@ -36,7 +35,7 @@ impl Timeline {
         let tick = NonZeroU64::new(nanos(tick).min(LONGEST_TICK))?;
         // A multiple of the tick, so the first tick ends one tick after the build.
         let bias = BEFORE_THE_BUILD.div_ceil(tick.get()) * tick.get();
-        Some(Timeline { built, bias, tick, parts: Parts::of_origin(built) })
+        Some(Timeline { built: Origin::new(built), bias, tick })
     }
 
     /// Returns the moment when the scheduler was built.
@@ -52,18 +51,16 @@ impl Timeline {
     /// Returns the moment of an instant.
     #[inline]
     pub(crate) fn moment(&self, instant: Instant) -> Moment {
-        // `None` too for an instant before the build, which std's arithmetic takes care of.
-        let since = self.parts.and_then(|built| Parts::of(instant).nanos_since(built));
-        match since {
+        match self.built.nanos_to(instant) {
             Some(since) => Moment(self.bias.saturating_add(since)),
             None => self.moment_by_arithmetic(instant),
         }
     }
 
     fn moment_by_arithmetic(&self, instant: Instant) -> Moment {
-        match instant.checked_duration_since(self.built) {
+        match instant.checked_duration_since(self.built.at) {
             Some(elapsed) => self.start().after(elapsed),
-            None => Moment(self.bias.saturating_sub(nanos(self.built - instant))),
+            None => Moment(self.bias.saturating_sub(nanos(self.built.at - instant))),
         }
     }
 
@@ -87,16 +84,18 @@ impl Timeline {
     /// Returns the instant of a moment, or the latest possible [`Instant`] if the moment is beyond it.
     pub(crate) fn instant(&self, moment: Moment) -> Instant {
         if moment == Moment::NEVER {
-            return farthest(self.built);
+            return farthest(self.built.at);
         }
         // In two directions, because std has no signed durations.
         let built = self.start();
         let instant = if moment >= built {
-            self.built.checked_add(moment.since(built))
+            self.built.at.checked_add(moment.since(built))
         } else {
-            self.built.checked_sub(built.since(moment))
+            self.built.at.checked_sub(built.since(moment))
         };
-        instant.unwrap_or_else(|| if moment >= built { farthest(self.built) } else { self.built })
+        instant.unwrap_or_else(|| {
+            if moment >= built { farthest(self.built.at) } else { self.built.at }
+        })
     }
 
     /// Returns the last tick that has ended by `now`.
@@ -117,10 +116,41 @@ impl Timeline {
     }
 }
 
-/// The parts of an [`Instant`]: seconds and nanoseconds from some origin, on the systems that we know.
+/// An instant from which others are counted, in nanoseconds.
 ///
-/// std takes 12 ns for the difference of two instants, a sixth of the cost of a schedule. A subtraction of the parts takes
+/// std takes 12 ns for the difference of two instants, a sixth of the cost of a schedule. A subtraction of their parts takes
 /// 1 ns.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Origin {
+    pub(crate) at: Instant,
+    /// `None` if the parts of instants are not what [`Parts`] expects.
+    parts: Option<Parts>,
+}
+
+impl Origin {
+    pub(crate) fn new(at: Instant) -> Origin {
+        // How an instant is hashed is no promise of std. So the first origin tests that the parts of later instants differ
+        // from its own by as much as they should, on all scales. If they do not, nobody uses them.
+        static ARE_KNOWN: OnceLock<bool> = OnceLock::new();
+        let parts = Parts::of(at);
+        let steps = (0..62).map(|bit| 1 << bit).chain([0, 999_999_999, 1_000_000_001]);
+        let is_right = |nanos| {
+            let later = at.checked_add(Duration::from_nanos(nanos));
+            later.is_none_or(|later| Parts::of(later).nanos_since(parts) == Some(nanos))
+        };
+        let are_known = || !parts.is_unknown && steps.clone().all(is_right);
+        Origin { at, parts: ARE_KNOWN.get_or_init(are_known).then_some(parts) }
+    }
+
+    /// Returns the nanoseconds from here to an instant. `None` for an instant that is earlier, or more than 272 years later,
+    /// or whose parts are not known: then std's arithmetic tells.
+    #[inline]
+    pub(crate) fn nanos_to(self, instant: Instant) -> Option<u64> {
+        self.parts.and_then(|parts| Parts::of(instant).nanos_since(parts))
+    }
+}
+
+/// The parts of an [`Instant`]: seconds and nanoseconds from some origin, on the systems that we know.
 #[derive(Clone, Copy, Debug, Default)]
 struct Parts {
     seconds: i64,
@@ -161,19 +191,6 @@ impl Parts {
         let mut parts = Parts::default();
         instant.hash(&mut parts);
         parts
-    }
-
-    /// Returns the parts of an origin, if the parts of later instants differ from them by as much as they should.
-    fn of_origin(origin: Instant) -> Option<Parts> {
-        let parts = Parts::of(origin);
-        // How an instant is hashed is no promise of std. So each timeline first tests that the parts mean what they
-        // seem to mean, on all scales. If they do not, it uses std's arithmetic.
-        let steps = (0..62).map(|bit| 1 << bit).chain([0, 999_999_999, 1_000_000_001]);
-        let is_right = |nanos| {
-            let later = origin.checked_add(Duration::from_nanos(nanos));
-            later.is_none_or(|later| Parts::of(later).nanos_since(parts) == Some(nanos))
-        };
-        (!parts.is_unknown && steps.into_iter().all(is_right)).then_some(parts)
     }
 
     /// Returns the nanoseconds since `origin`. `None` if this is earlier, or more than 272 years later.
@@ -235,13 +252,13 @@ mod tests {
     fn parts_and_arithmetic_agree() {
         let line = timeline(Duration::from_millis(1));
         if cfg!(target_os = "linux") {
-            assert!(line.parts.is_some(), "an instant has other parts now: adapt `Parts`");
+            assert!(line.built.parts.is_some(), "an instant has other parts now: adapt `Parts`");
         }
         let mut seed = 7_u64;
         for bits in (0..64).cycle().take(10_000) {
             seed = seed.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(1);
             let step = Duration::from_nanos(seed >> bits) * (1 + u32::from(bits == 0) * 1_000);
-            let around = [line.built.checked_add(step), line.built.checked_sub(step)];
+            let around = [line.built.at.checked_add(step), line.built.at.checked_sub(step)];
             for instant in around.into_iter().flatten() {
                 assert_eq!(line.moment(instant), line.moment_by_arithmetic(instant), "{step:?}");
             }
@@ -253,7 +270,7 @@ mod tests {
         for tick in [Duration::from_nanos(1), Duration::from_millis(1), Duration::MAX] {
             let line = timeline(tick);
             assert_eq!(line.start().after(Duration::MAX), Moment::NEVER);
-            assert!(line.instant(Moment::NEVER) > line.built + Duration::from_secs(1 << 33));
+            assert!(line.instant(Moment::NEVER) > line.built.at + Duration::from_secs(1 << 33));
             assert!(line.end_of(line.covering(Moment::NEVER)) >= Moment(u64::MAX - (1 << 60)));
         }
     }
@@ -262,9 +279,12 @@ mod tests {
     fn an_instant_from_before_the_build_has_a_moment() {
         let line = timeline(Duration::from_millis(3));
         let ago = Duration::from_millis(5);
-        let before = line.built.checked_sub(ago).expect("the machine has been up that long");
+        let before = line.built.at.checked_sub(ago).expect("the machine has been up that long");
         assert_eq!(line.start().since(line.moment(before)), Duration::from_millis(5));
         assert_eq!(line.instant(line.moment(before)), before);
-        assert_eq!(line.instant(line.start().after_nanos(7)), line.built + Duration::from_nanos(7));
+        assert_eq!(
+            line.instant(line.start().after_nanos(7)),
+            line.built.at + Duration::from_nanos(7)
+        );
     }
 }

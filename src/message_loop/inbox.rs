@@ -186,7 +186,7 @@ impl Shared {
         hook: PanicHook,
         limit: PendingLimit,
     ) -> Arc<Shared> {
-        let epoch = Epoch(clock.now());
+        let epoch = Epoch::new(clock.now());
         let inbox = Inbox {
             immediate: VecDeque::new(),
             delayed: Wheel::new(BUCKETS).with_granularity(GRANULARITY).starting_at(Epoch::START),

@@ -152,7 +152,7 @@ impl<T> DelayedWorkQueue<T> {
     /// # Ok::<(), &str>(())
     /// ```
     pub fn with_clock(clock: impl Clock) -> DelayedWorkQueue<T> {
-        let epoch = Epoch(clock.now());
+        let epoch = Epoch::new(clock.now());
         let wheel = Wheel::new(BUCKETS).with_granularity(GRANULARITY).starting_at(Epoch::START);
         let state = State { wheel, epoch, waiters: WaitList::new(), is_closed: false, taken: 0 };
         let number = QUEUES.fetch_add(1, Ordering::Relaxed);

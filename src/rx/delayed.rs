@@ -285,7 +285,7 @@ mod tests {
     /// Returns the tasks of a worker whose timers keep no order, and their first moment.
     fn delayed() -> (Delayed, Instant) {
         let start = Instant::now();
-        (Delayed::new(Epoch(start), false), start)
+        (Delayed::new(Epoch::new(start), false), start)
     }
 
     /// This is not an assertion of the build, because std's locks are larger on other systems.

@@ -138,7 +138,7 @@ impl SerialQueue {
         let state = State {
             incoming: VecDeque::new(),
             last_number: 0,
-            delayed: Delayed::new(Epoch(timers.now()), timers.in_order().is_some()),
+            delayed: Delayed::new(Epoch::new(timers.now()), timers.in_order().is_some()),
             is_closed: false,
             executor: Some(executor),
             has_drain: false,
