@@ -31,7 +31,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SURVIVORS = ROOT / "scripts" / "survivors.txt"
-SOURCES = "src", "durable/src"
+SOURCES = "src/", "durable/src/"
 HERE = ROOT / "target" / "mutants"
 TREE, BUILD, SEEN, LIST, LEFT_OUT = (HERE / name for name in ("tree", "build", "seen", "list.json", "left_out.txt"))
 
@@ -97,8 +97,10 @@ def list_mutants():
         text = file.read_text()
         file.write_text(re.sub(r"^outside_models! \{\n((?:    .*\n)+)\}\n", r"\n\1\n", text, flags=re.M))
     command = ["cargo", "mutants", "--list", "--json", "--workspace", "--exclude", "**/tests/models/**"]
-    LIST.write_text(subprocess.run(command, cwd=TREE, check=True, capture_output=True, text=True).stdout)
-    return json.loads(LIST.read_text())
+    listed = json.loads(subprocess.run(command, cwd=TREE, check=True, capture_output=True, text=True).stdout)
+    mutants = [mutant for mutant in listed if mutant["file"].startswith(SOURCES)]
+    LIST.write_text(json.dumps(mutants))
+    return mutants
 
 
 # ----- one program with all of them ----------------------------------------------------------------

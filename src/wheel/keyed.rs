@@ -751,4 +751,23 @@ mod tests {
         assert!(!wheel.contains(last) && wheel.remove(last).is_none());
         assert_eq!(wheel.advance(1).collect::<Vec<_>>(), [(1, 'c')]);
     }
+
+    #[test]
+    fn s09_what_a_burst_has_left_goes_back_while_one_value_stays() {
+        let mut wheel = Wheel::new(64);
+        (0..100_000).for_each(|value| _ = wheel.insert(7, value));
+        assert_eq!(wheel.advance(7).take(99_999).count(), 99_999);
+        assert!(wheel.ready.capacity() <= 2 * KEPT && wheel.given_out.capacity() <= KEPT);
+        assert!(!wheel.buckets.is_bloated());
+    }
+
+    #[test]
+    fn s09_the_blocks_of_values_that_were_removed_go_back_before_their_time_comes() {
+        let mut wheel = Wheel::new(64);
+        let keys: Vec<_> =
+            (0..100_000).map(|value| wheel.insert(1 + value % 1_000, value)).collect();
+        keys.iter().skip(1).for_each(|key| _ = wheel.remove(*key));
+        assert!(wheel.buckets.len() <= 2 + SLACK + SHARE && !wheel.buckets.is_bloated());
+        wheel.check_invariants();
+    }
 }
