@@ -129,17 +129,9 @@ pub(crate) struct Origin {
 
 impl Origin {
     pub(crate) fn new(at: Instant) -> Origin {
-        // How an instant is hashed is no promise of std. So the first origin tests that the parts of later instants differ
-        // from its own by as much as they should, on all scales. If they do not, nobody uses them.
         static ARE_KNOWN: OnceLock<bool> = OnceLock::new();
-        let parts = Parts::of(at);
-        let steps = (0..62).map(|bit| 1 << bit).chain([0, 999_999_999, 1_000_000_001]);
-        let is_right = |nanos| {
-            let later = at.checked_add(Duration::from_nanos(nanos));
-            later.is_none_or(|later| Parts::of(later).nanos_since(parts) == Some(nanos))
-        };
-        let are_known = || !parts.is_unknown && steps.clone().all(is_right);
-        Origin { at, parts: ARE_KNOWN.get_or_init(are_known).then_some(parts) }
+        let parts = ARE_KNOWN.get_or_init(Parts::are_known).then(|| Parts::of(at));
+        Origin { at, parts }
     }
 
     /// Returns the nanoseconds from here to an instant. `None` for an instant that is earlier, or more than 272 years later,
@@ -191,6 +183,20 @@ impl Parts {
         let mut parts = Parts::default();
         instant.hash(&mut parts);
         parts
+    }
+
+    /// Returns true if the parts of instants differ by as much as they should.
+    fn are_known() -> bool {
+        // How an instant is hashed is no promise of std. So this tests, on all scales, that the parts mean what they seem to
+        // mean. If they do not, nobody uses them.
+        let origin = Instant::now();
+        let parts = Parts::of(origin);
+        let mut steps = (0..62).map(|bit| 1 << bit).chain([0, 999_999_999, 1_000_000_001]);
+        let is_right = |nanos| {
+            let later = origin.checked_add(Duration::from_nanos(nanos));
+            later.is_none_or(|later| Parts::of(later).nanos_since(parts) == Some(nanos))
+        };
+        !parts.is_unknown && steps.all(is_right)
     }
 
     /// Returns the nanoseconds since `origin`. `None` if this is earlier, or more than 272 years later.
