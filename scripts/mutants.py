@@ -35,12 +35,12 @@ SOURCES = "src/", "durable/src/"
 HERE = ROOT / "target" / "mutants"
 TREE, BUILD, SEEN, LIST, LEFT_OUT = (HERE / name for name in ("tree", "build", "seen", "list.json", "left_out.txt"))
 
-# Tests of examples, of the text of the sources, and those in which the system stands still for seconds.
-IDLE = {"dashboard", "faults", "sessions", "layers", "api_table", "abuse", "abuse_of_executors"}
+# Tests of the text of the sources, and those in which the system stands still for seconds.
+IDLE = "faults::", "bounds::api_table::", "bounds::tree::", "alone::abuse::", "executors::abuse_of_executors::"
 # They take long, so only those meet them whom no other catches.
-LATER = {"memory", "abuse_of_closures"}
+LATER = "alone::memory::", "alone::overload::", "alone::storms::", "cancel::abuse_of_closures::"
 # For those who are built one by one.
-CORE = ["wheel_model", "driver_model", "s08_s11_cancel", "future", "pool"]
+CORE = ["soak", "cancel", "future", "layers"]
 # This module is only there without features.
 PLAIN = "src/observe/trace.rs", "off::"
 # Tests that are quicker than this share a process.
@@ -52,7 +52,7 @@ ENVIRONMENT = dict(os.environ, CARGO_TARGET_DIR=str(BUILD), RUSTFLAGS="--cap-lin
                    CARGO_PROFILE_DEV_OPT_LEVEL="1", CARGO_MANIFEST_DIR=str(TREE), RUST_BACKTRACE="0",
                    TICKWHEEL_IMPATIENT="1", LOOM_MAX_PREEMPTIONS="1")
 LOOM = dict(ENVIRONMENT, CARGO_TARGET_DIR=str(HERE / "loom"), RUSTFLAGS="--cfg loom --cap-lints allow")
-TESTS = ["cargo", "test", "--workspace", "--all-features", "--lib"]
+TESTS = ["cargo", "test", "--all-features", "--lib"]
 MODELS = ["cargo", "test", "--release", "--lib"]
 # All that it is built as.
 CHECKS = [
@@ -243,8 +243,8 @@ def run(program, tests, timeout, **environment):
         return None, []
 
 
-def watch(programs, which, prefix=""):
-    """Which mutants each test comes by, and how long it takes."""
+def watch(programs, takes):
+    """Which mutants each test comes by that it takes, and how long that test takes."""
     SEEN.mkdir(parents=True, exist_ok=True)
 
     def one(program, test):
@@ -258,10 +258,10 @@ def watch(programs, which, prefix=""):
         return {"program": program, "test": test, "time": time.time() - start, "seen": seen}
 
     tests = []
-    for program in which:
+    for program in programs:
         listed = subprocess.run([programs[program], "--list"], cwd=TREE, capture_output=True, text=True).stdout
         tests += [(program, line.removesuffix(": test")) for line in listed.splitlines()
-                  if line.endswith(": test") and line.startswith(prefix)]
+                  if line.endswith(": test") and takes(f"{program}::{line}")]
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         return list(pool.map(lambda test: one(*test), tests))
 
@@ -355,15 +355,16 @@ def main():
     apart, left_out = write_program(mutants)
 
     print("which tests come by them", flush=True)
-    programs = build(TESTS + ["--tests"])
+    above = [] if all(prefix.startswith("src/") for prefix in prefixes or SOURCES) else ["-p", "tickwheel-durable"]
+    programs = build([*TESTS, "--tests", "-p", "tickwheel", *above])
     models = build(MODELS, LOOM)
     if programs is None or models is None:
         sys.exit("the tests do not compile in the mutated tree")
     switched = sorted(wanted - left_out)
-    tests = watch(programs, [program for program in programs if program not in IDLE | LATER])
-    left = all_meet(switched, tests, programs)
-    left = all_meet(left, watch(programs, sorted(LATER)), programs)
-    left = all_meet(left, watch(models, models, "models::"), models)
+    left = all_meet(switched, watch(programs, lambda test: not test.startswith(IDLE + LATER)), programs)
+    (HERE / "survivors.txt").write_text("\n".join(name[number] for number in sorted(left)) + "\n") # so far
+    left = all_meet(left, watch(programs, lambda test: test.startswith(LATER)), programs)
+    left = all_meet(left, watch(models, lambda test: "::models::" in test), models)
     more, compiled = one_by_one([number for number in apart if number in wanted], mutants)
     survivors = [name[number] for number in sorted(left + more)]
 

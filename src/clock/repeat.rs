@@ -212,7 +212,15 @@ impl From<Duration> for Period {
 pub trait Repeat: sealed::Sealed {
     /// Returns `Continue` to go on, and `Break` to end the series. It is for a closure that goes into the box of a
     /// [`RepeatingTask`](crate::RepeatingTask): a delay that was chosen waits in the thread for [`choose`](Repeat::choose).
-    fn flow(self) -> ControlFlow<()>;
+    /// What a box has chosen that the closure has called itself is not the closure's own, and is dropped.
+    fn flow(self) -> ControlFlow<()>
+    where
+        Self: Sized,
+    {
+        let choice = self.choice();
+        CHOSEN.set(choice.continue_value().flatten());
+        choice.map_continue(|_| ())
+    }
 
     /// Runs a closure once, and returns the delay that it has chosen, if it goes on and has chosen one. It is for a
     /// [`Schedule`](crate::Schedule) of your own that calls the boxes of series itself.
@@ -240,7 +248,10 @@ pub trait Repeat: sealed::Sealed {
     /// ```
     fn choose(run: impl FnOnce() -> Self) -> ControlFlow<(), Option<Duration>>
     where
-        Self: Sized;
+        Self: Sized,
+    {
+        run().choice()
+    }
 }
 
 thread_local! {
@@ -249,22 +260,11 @@ thread_local! {
     static CHOSEN: Cell<Option<Duration>> = const { Cell::new(None) };
 }
 
-impl Repeat for () {
-    fn flow(self) -> ControlFlow<()> {
-        ControlFlow::Continue(())
-    }
+impl Repeat for () {}
 
-    fn choose(run: impl FnOnce()) -> ControlFlow<(), Option<Duration>> {
-        run();
-        ControlFlow::Continue(None)
-    }
-}
+impl Repeat for Option<Duration> {}
 
 impl Repeat for ControlFlow<()> {
-    fn flow(self) -> ControlFlow<()> {
-        self
-    }
-
     #[inline]
     fn choose(run: impl FnOnce() -> Self) -> ControlFlow<(), Option<Duration>> {
         CHOSEN.set(None); // a delay that a run outside of a series has left
@@ -272,23 +272,51 @@ impl Repeat for ControlFlow<()> {
     }
 }
 
-impl Repeat for Option<Duration> {
-    fn flow(self) -> ControlFlow<()> {
-        // The caller of a boxed series gets only the `ControlFlow`, and finds the delay here.
-        CHOSEN.set(self);
-        if self.is_some() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-    }
+/// What the closure of a boxed series has returned, with the delay that it has chosen. If a closure that is in no box calls
+/// one, the delay of the box is not its own.
+pub(crate) struct Choice(ControlFlow<(), Option<Duration>>);
 
-    fn choose(run: impl FnOnce() -> Self) -> ControlFlow<(), Option<Duration>> {
-        run().map_or(ControlFlow::Break(()), |delay| ControlFlow::Continue(Some(delay)))
-    }
+impl Repeat for Choice {}
+
+/// Returns a closure that calls a boxed one.
+pub(crate) fn unboxed(
+    mut boxed: impl FnMut() -> ControlFlow<()> + Send + 'static,
+) -> impl FnMut() -> Choice + Send + 'static {
+    move || Choice(ControlFlow::choose(&mut boxed))
 }
 
 mod sealed {
-    pub trait Sealed {}
-    impl Sealed for () {}
-    impl Sealed for std::ops::ControlFlow<()> {}
-    impl Sealed for Option<std::time::Duration> {}
+    use std::ops::ControlFlow;
+    use std::time::Duration;
+
+    pub trait Sealed {
+        /// Returns what a closure has said by its own value, whatever closures it has called.
+        fn choice(self) -> ControlFlow<(), Option<Duration>>;
+    }
+
+    impl Sealed for () {
+        fn choice(self) -> ControlFlow<(), Option<Duration>> {
+            ControlFlow::Continue(None)
+        }
+    }
+
+    impl Sealed for ControlFlow<()> {
+        fn choice(self) -> ControlFlow<(), Option<Duration>> {
+            self.map_continue(|()| None)
+        }
+    }
+
+    impl Sealed for Option<Duration> {
+        fn choice(self) -> ControlFlow<(), Option<Duration>> {
+            self.map_or(ControlFlow::Break(()), |delay| ControlFlow::Continue(Some(delay)))
+        }
+    }
+
+    impl Sealed for super::Choice {
+        fn choice(self) -> ControlFlow<(), Option<Duration>> {
+            self.0
+        }
+    }
 }
 
 /// How a task repeats, as it is stored in the word of its holder.

@@ -483,7 +483,8 @@ impl<K: Hash + Eq, V> DelayQueue<K, V> {
     ///
     /// # Panics
     ///
-    /// A call of this queue inside of the closure panics if it would have to wait for a lock: that wait might never end.
+    /// A call of this queue inside of the closure panics if it would have to wait for a lock: that wait might never end. A
+    /// call that takes an item, or waits for one, always panics there.
     ///
     /// ```
     /// use std::time::Duration;

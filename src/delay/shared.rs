@@ -164,12 +164,17 @@ impl<K, V> Shared<K, V> {
 
     #[cold]
     fn wait_for<'a, T>(&self, mutex: &'a Mutex<T>) -> MutexGuard<'a, T> {
+        self.must_be_outside();
+        lock(mutex)
+    }
+
+    /// Panics in the closure of `with`.
+    fn must_be_outside(&self) {
         assert!(
             INSIDE.with(Cell::get) != ptr::from_ref(self).addr(),
             "the closure of `DelayQueue::with` has called the queue, and would wait for itself for ever: call the queue \
              after `with` has returned"
         );
-        lock(mutex)
     }
 
     /// A lock may be poisoned by a panic in the closure of `with` or in an `Eq`, which leaves the items whole.
@@ -231,6 +236,7 @@ impl<K, V> Shared<K, V> {
     /// Takes the first item that is due by `now`. Without a `now` it takes what was due by the latest present that a taker
     /// has known: while many are due, no clock has to be read.
     pub(super) fn take(&self, now: Option<Moment>) -> Option<Out<K, V>> {
+        self.must_be_outside(); // first of all: a panic in the middle would lose the bits of `lowered`
         let mut takers = self.lock(&self.takers);
         let Takers { latest, firsts, .. } = &mut *takers;
         let now = now.map_or(*latest, |now| now.max(*latest));

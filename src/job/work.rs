@@ -164,7 +164,7 @@ impl<R: Repeat, F: FnMut() -> R + Send + 'static> Work for Series<F> {
 
     fn run(work: &mut Option<Self>, _hook: &PanicHook) -> ControlFlow<()> {
         let Some(series) = work else { return ControlFlow::Break(()) };
-        R::choose(&mut series.f).map_continue(|chosen| series.plan.chosen = chosen)
+        (series.f)().choice().map_continue(|chosen| series.plan.chosen = chosen)
     }
 
     fn plan(&mut self) -> Option<&mut Plan> {

@@ -9,6 +9,7 @@ use super::local::LocalTaskRunner;
 use super::looper::NotBound;
 use super::run_loop::Quit;
 use super::turn;
+use crate::clock::repeat::unboxed;
 use crate::clock::timeline::after;
 use crate::job::{NamedOnce, Once, Owner, Series};
 use crate::scheduler::schedule_boxes_by_name;
@@ -312,7 +313,7 @@ impl Schedule for TaskRunner {
             Request::After(delay, task) => (self.shared.after(delay), task),
             Request::At(deadline, task) => (Some(deadline), task),
             Request::Series(initial, period, task) => {
-                return self.or_drop(self.shared.post_series(initial, period, name, task));
+                return self.or_drop(self.shared.post_series(initial, period, name, unboxed(task)));
             }
         };
         self.or_drop(self.shared.post_named(deadline, name, task))

@@ -8,6 +8,7 @@ use super::builder::{PoolBuilder, ShutdownPolicy};
 use super::future::ScheduledFuture;
 use super::shared::{QueuedTask, Shared};
 use super::task::PoolTask;
+use crate::clock::repeat::unboxed;
 use crate::clock::timeline::after;
 use crate::executor::deadlock::PoolThreads;
 use crate::job::{NamedOnce, Next, Once, Owner, Series};
@@ -369,7 +370,7 @@ impl Schedule for ScheduledThreadPool {
             Request::After(delay, task) => (after(now, delay), task),
             Request::At(deadline, task) => (deadline, task),
             Request::Series(initial, period, task) => {
-                return Ok(Cancellable::from(self.repeat(initial, period, name, task)?));
+                return Ok(Cancellable::from(self.repeat(initial, period, name, unboxed(task))?));
             }
         };
         let task = self.shared().enqueue(now, deadline, true, NamedOnce { name, task });

@@ -9,6 +9,7 @@ use super::context::{Capture, InContext, both};
 use super::delayed::Entry;
 use super::scheduler::ExecutorScheduler;
 use super::timer::{Timers, after};
+use crate::clock::repeat::unboxed;
 use crate::job::{Job, NamedOnce, Once, Owner, Series, Work};
 use crate::platform::impls::impl_debug;
 use crate::scheduler::schedule_boxes_by_name;
@@ -390,7 +391,7 @@ impl Schedule for Worker {
             Request::After(delay, task) => (self.after(delay), task),
             Request::At(deadline, task) => (Some(deadline).filter(|at| *at > self.now()), task),
             Request::Series(initial, period, task) => {
-                return Ok(self.give_series(initial, period, name, task)?);
+                return Ok(self.give_series(initial, period, name, unboxed(task))?);
             }
         };
         self.give(deadline, true, NamedOnce { name, task }).map_err(|(reason, _)| reason)

@@ -18,7 +18,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::clock::repeat::{Period, Repeat};
+use crate::clock::repeat::{Period, Repeat, unboxed};
 use crate::engine::slots::{Named, Series};
 use crate::error::ScheduleError;
 use crate::platform::impls::call_target;
@@ -266,7 +266,7 @@ impl Schedule for Scheduler {
             }
             Request::At(deadline, task) => self.schedule_at_named(name, deadline, task),
             Request::Series(initial, period, task) => {
-                self.admit_series(initial, period, Named { name, task: Series(task) })
+                self.admit_series(initial, period, Named { name, task: Series(unboxed(task)) })
             }
         }
     }

@@ -1310,6 +1310,26 @@ fn a_call_of_the_queue_in_the_closure_of_with_panics_and_does_not_hang() {
     assert_eq!((queue.len(), other.len()), (1, 1));
 }
 
+/// A call that takes panics in any case, and before it has changed anything.
+#[test]
+fn s20_a_taker_in_the_closure_of_with_panics_and_costs_no_item() {
+    let calls: [&dyn Fn(&DelayQueue<u32, ()>); 3] = [
+        &|queue| _ = queue.try_next(),
+        &|queue| _ = queue.recv_timeout(Duration::ZERO),
+        &|queue| _ = pin!(queue.next()).poll(&mut Context::from_waker(Waker::noop())),
+    ];
+    for call in calls {
+        let (_scheduler, driver, queue) = queue::<u32, ()>();
+        (0..200).for_each(|key| drop(queue.insert(key, (), SECOND)));
+        for key in 0..200 {
+            assert!(panics(|| queue.with(&key, |()| call(&queue))));
+        }
+        queue.check_invariants();
+        driver.advance(SECOND);
+        assert_eq!(std::iter::from_fn(|| queue.try_next()).count(), 200);
+    }
+}
+
 #[test]
 fn s17_values_that_panic_when_they_are_dropped_are_the_business_of_who_drops_them() {
     let (_scheduler, driver, queue) = queue();

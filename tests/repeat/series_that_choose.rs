@@ -8,7 +8,7 @@ use std::time::Duration;
 use tickwheel::message_loop::LoopThread;
 use tickwheel::pool::ScheduledThreadPool;
 use tickwheel::rx::ExecutorScheduler;
-use tickwheel::{Inline, Period, Schedule, ScheduleExt, Scheduler};
+use tickwheel::{Inline, Period, Repeat, RepeatingTask, Schedule, ScheduleExt, Scheduler};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -114,6 +114,53 @@ fn s12_a_delay_that_was_chosen_is_for_one_series() {
     driver.advance(10 * SECOND);
     assert_eq!(runs.load(Ordering::Relaxed), 10);
     assert!(chooses.cancel() && plain.expect("open").cancel());
+}
+
+/// A series that calls the box of another one has not chosen what that one has.
+#[test]
+fn s12_a_delay_that_a_called_box_has_chosen_is_not_the_callers() {
+    let (core, driver) = Scheduler::builder().build_driven().expect("good");
+    let thread = LoopThread::spawn("calls").expect("a thread");
+    let schedules: [(&str, Arc<dyn Schedule>); 4] = [
+        ("core", Arc::new(core.clone())),
+        ("worker", Arc::new(ExecutorScheduler::new(Inline, &core).worker())),
+        ("pool", Arc::new(ScheduledThreadPool::new(1))),
+        ("loop", Arc::new(thread.runner())),
+    ];
+    let boxed = || Box::new(|| Some(HOUR).flow()) as RepeatingTask;
+    for (name, schedule) in &schedules {
+        let runs: [Arc<AtomicUsize>; 3] = Default::default();
+        let [one, other, third] = runs.each_ref().map(Arc::clone);
+        let (mut first, mut second, mut inner) = (boxed(), boxed(), boxed());
+        let plain = move || {
+            one.fetch_add(1, Ordering::Relaxed);
+            assert!(first().is_continue());
+        };
+        let flowing = move || {
+            other.fetch_add(1, Ordering::Relaxed);
+            second()
+        };
+        let in_a_box = Box::new(move || {
+            third.fetch_add(1, Ordering::Relaxed);
+            inner().flow()
+        });
+        schedule.schedule_repeatedly(Duration::ZERO, MS, plain).expect("open");
+        schedule.schedule_repeatedly(Duration::ZERO, MS, flowing).expect("open");
+        schedule.schedule_series(Duration::ZERO, Period::fixed_rate(MS), in_a_box).expect("open");
+        crate::common::until(name, || {
+            driver.advance(MS);
+            runs.iter().all(|runs| runs.load(Ordering::Relaxed) > 3)
+        });
+    }
+    let (count, mut inner) = (Arc::new(AtomicUsize::new(0)), boxed());
+    let runs = Arc::clone(&count);
+    let series = core.schedule_repeatedly(SECOND, SECOND, move || {
+        runs.fetch_add(1, Ordering::Relaxed);
+        inner()
+    });
+    driver.advance(10 * SECOND);
+    assert!(series.expect("open").cancel());
+    assert_eq!(count.load(Ordering::Relaxed), 10);
 }
 
 /// A reset during the run moves the run after it, whatever the run returns.
