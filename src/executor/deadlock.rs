@@ -66,6 +66,11 @@ impl PoolThreads {
         name.replace('\0', "") // std refuses it with a panic
     }
 
+    /// Returns the same pool, of which so many threads can be started now.
+    pub(crate) fn at_most(self, threads: usize) -> PoolThreads {
+        PoolThreads { limit: self.limit.min(threads), ..self }
+    }
+
     pub(crate) fn limit(self) -> usize {
         self.limit
     }

@@ -52,7 +52,10 @@ impl Default for PoolBuilder {
 }
 
 impl PoolBuilder {
-    /// Sets the maximum number of threads. By default, it is the number that the machine runs at once.
+    /// Sets the maximum number of threads that run tasks. By default, it is the number that the machine runs at once.
+    ///
+    /// If several threads bring the first tasks at the same time, more may be started for a moment. Those end without having
+    /// run anything.
     pub fn threads(self, threads: usize) -> PoolBuilder {
         PoolBuilder { threads, ..self }
     }
@@ -94,7 +97,9 @@ impl PoolBuilder {
     /// thread, and returns when the thread is to end. The function is called with nothing locked, on a thread that
     /// brings a task or takes one, or that ends and leaves work behind. If it returns an error, panics, or drops the
     /// work, no thread was started. Then tasks are refused with
-    /// [`ScheduleError::NoThread`](crate::ScheduleError::NoThread) as long as there is no other thread.
+    /// [`ScheduleError::NoThread`](crate::ScheduleError::NoThread) as long as there is no other thread. It may be called more
+    /// often than the pool has threads: see [`threads`](PoolBuilder::threads). A task that it brings itself waits for the
+    /// thread that is being started, if that is the last one.
     ///
     /// ```
     /// use tickwheel::pool::ScheduledThreadPool;
@@ -147,6 +152,9 @@ impl PoolBuilder {
     /// Sets a hook that is called before each run of a task, on its thread, with the type name of its closure. If it panics,
     /// that is reported, and the task runs.
     ///
+    /// What others give to the pool as their [`Executor`](crate::Executor) is a task of it too: a task of a
+    /// [`Scheduler`](crate::Scheduler), or up to 64 tasks of an `rx` [`Worker`](crate::rx::Worker), under a name of this crate.
+    ///
     /// ```
     /// use std::sync::atomic::{AtomicUsize, Ordering};
     /// use tickwheel::pool::ScheduledThreadPool;
@@ -173,7 +181,8 @@ impl PoolBuilder {
     }
 
     /// Sets a hook that is called after each run of a task, on its thread and before its future resolves, with the type name
-    /// of its closure, and true if the run has panicked.
+    /// of its closure, and true if the run has panicked. A panic of a task that others have given to the pool as their
+    /// executor is theirs, and is told to their hooks.
     #[doc(alias = "afterExecute")]
     pub fn after_execute(
         mut self,

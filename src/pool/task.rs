@@ -135,7 +135,7 @@ impl<W: Work> Joinable<W::Output> for PoolTask<W> {
     fn begin_wait(&self) -> Result<Waiting, JoinError> {
         let shared = &self.owner.shared;
         // The tasks of a closed queue have been handed out, and any thread may run them.
-        let by = || Some(shared.threads.pool).filter(|_| !shared.queue.is_closed());
+        let by = || (!shared.queue.is_closed()).then(|| shared.threads_for_a_wait());
         wait_for(std::ptr::from_ref(self).addr(), by).ok_or(JoinError::WouldDeadlock)
     }
 }

@@ -15,8 +15,10 @@
 //!   [`deadlock`](crate::executor::deadlock) refuses the wait of the last one.
 //! - The factory is user code, so it is called with nothing locked. Until one thread runs, each caller that
 //!   needs a thread starts one, because the start by another caller may fail. If this exceeds the limit, a thread ends
-//!   as soon as it begins.
+//!   as soon as it begins. A factory that brings tasks itself relies on the thread that it is starting, if there may be no
+//!   other, or each start would call for another one.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
@@ -31,6 +33,11 @@ use crate::platform::sync::lock_std;
 
 /// How long threads above the core stay idle by default.
 const KEEP_ALIVE: Duration = Duration::from_secs(60);
+
+thread_local! {
+    /// The address of the pool whose factory the calling thread is in, or zero.
+    static IN_FACTORY: Cell<usize> = const { Cell::new(0) };
+}
 
 /// What a pool knows of its threads.
 pub(super) struct Threads {
@@ -83,13 +90,25 @@ impl Shared {
         is_full.load(Ordering::Relaxed) || idle.load(Ordering::Relaxed) > 0 || self.start()
     }
 
+    /// Returns the threads that may run what a thread is about to wait for. If another thread could not be started when the
+    /// task came, it is tried again. If that fails too, there are no more than there are now.
+    pub(super) fn threads_for_a_wait(self: &Arc<Self>) -> PoolThreads {
+        if !self.queue.is_empty() {
+            self.start_if_needed();
+        }
+        let Count { running, starting, .. } = *lock_std(&self.threads.count);
+        self.threads.pool.at_most(running + starting)
+    }
+
     #[cold]
     fn start(self: &Arc<Self>) -> bool {
         let Some((number, worker)) = self.reserve() else { return true };
         let worker_of_thread = Arc::clone(&worker);
         let work: Box<dyn FnOnce() + Send> = Box::new(move || worker_of_thread.work());
         let builder = thread::Builder::new().name(format!("{}-{number}", self.threads.name));
+        let before = IN_FACTORY.replace(Arc::as_ptr(self).addr());
         let has_started = matches!(caught(|| (self.settings.factory)(builder, work)), Ok(Ok(())));
+        IN_FACTORY.set(before);
         // If the thread does not own the worker any more, and never began, its work was dropped.
         let is_lost =
             Arc::strong_count(&worker) == 1 && *lock_std(&worker.state) == WorkerState::Starting;
@@ -110,7 +129,8 @@ impl Shared {
         if count.running == limit && self.threads.core == limit {
             self.threads.is_full.store(true, Ordering::Relaxed);
         }
-        if count.running > 0 && count.running + count.starting >= limit {
+        let relies = count.running > 0 || IN_FACTORY.get() == Arc::as_ptr(self).addr();
+        if relies && count.running + count.starting >= limit {
             return None;
         }
         count.starting += 1;

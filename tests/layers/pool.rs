@@ -776,6 +776,26 @@ fn s11_a_thread_factory_may_use_its_pool() {
     *slot.lock().expect("whole") = None;
 }
 
+/// It would call itself without an end.
+#[test]
+fn s11_a_thread_factory_may_bring_a_task_each_time() {
+    for threads in [1, 3] {
+        let slot = Arc::new(OnceLock::<ScheduledThreadPool>::new());
+        let (inner, (send, ran)) = (Arc::downgrade(&slot), channel());
+        let builder = ScheduledThreadPool::builder().threads(threads);
+        let pool = builder.thread_factory(move |thread, work| {
+            let (slot, send) = (inner.upgrade().expect("alive"), send.clone());
+            let sent = move || send.send(()).expect("awaited");
+            slot.get().expect("set").execute(sent).expect("it waits for the thread");
+            thread.spawn(work).map(drop)
+        });
+        let pool = slot.get_or_init(|| pool.build().expect("threads"));
+        assert_eq!(pool.submit(|| 2).expect("open").join().expect("it runs"), 2);
+        receive(&ran, threads);
+        assert!(ran.try_recv().is_err(), "once for each thread");
+    }
+}
+
 #[test]
 fn a_blocked_thread_holds_up_nothing_that_is_due() {
     let pool = ScheduledThreadPool::new(2);
@@ -784,6 +804,29 @@ fn a_blocked_thread_holds_up_nothing_that_is_due() {
     let at_once = pool.submit(|| ()).expect("open");
     assert!(at_once.join().is_ok() && soon.join().is_ok());
     drop(gate);
+}
+
+#[test]
+fn a_join_that_needs_a_thread_which_cannot_be_started_says_so() {
+    let left = Arc::new(AtomicUsize::new(1));
+    let room = Arc::clone(&left);
+    let pool = ScheduledThreadPool::builder().threads(2).thread_factory(move |thread, work| {
+        let take = |room: usize| room.checked_sub(1);
+        match room.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take) {
+            Ok(_) => thread.spawn(work).map(drop),
+            Err(_) => Err(std::io::Error::other("no more")),
+        }
+    });
+    let pool = pool.build().expect("threads");
+    let inner = pool.clone();
+    let outer = pool.submit(move || {
+        let refused = inner.submit(|| 1).expect("it waits for a thread").join();
+        left.store(1, Ordering::SeqCst);
+        (matches!(refused, Err(JoinError::WouldDeadlock)), inner.submit(|| 2).expect("open").join())
+    });
+    let (was_refused, second) = outer.expect("open").join().expect("no panic");
+    assert!(was_refused);
+    assert_eq!(second.expect("another thread could be started"), 2);
 }
 
 #[test]
