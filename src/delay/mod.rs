@@ -244,7 +244,8 @@ impl<K, V> DelayQueue<K, V> {
     /// queue or its scheduler is closed and nothing is due.
     ///
     /// The time is real time, also if the clock of the scheduler is a virtual one. If it ends beyond the range of that time,
-    /// this is a [`recv`](DelayQueue::recv).
+    /// this is a [`recv`](DelayQueue::recv). On the thread that serves the scheduler it waits in vain, because nothing becomes
+    /// due meanwhile.
     ///
     /// ```
     /// use std::time::Duration;

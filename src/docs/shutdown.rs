@@ -32,7 +32,8 @@
 //!   and `stop` gives a `Stopping` that is ready at once, without leftovers.
 //! - From the call on, nothing is accepted: every `schedule_*` returns
 //!   [`ScheduleError::Closed`](crate::ScheduleError::Closed).
-//! - After the call, [`pending`](crate::Scheduler::pending) is 0.
+//! - When the end has come, [`pending`](crate::Scheduler::pending) is 0: after a `close` that has not timed out, and after a
+//!   `stop` when its [`Stopping`](crate::Stopping) is ready.
 //! - Leftovers come in order of deadline. Those of equal deadlines that had been handed to an executor have no order. Only one
 //!   call gets them. A second close finds none. Their runs count in
 //!   [`Stats::fired`](crate::Stats::fired) of the scheduler that returned them.

@@ -400,7 +400,8 @@ impl DueBatch {
         self.origin.owner.run_all(due);
     }
 
-    /// Puts a task back that the executor has refused. It is handed over again later.
+    /// Puts a task back that the executor has refused. It is handed over again later. A task that belongs to no scheduler is
+    /// scheduled here, as one that is due.
     pub fn reject(&mut self, rejected: Rejected) {
         // An executor that serves several schedulers may reject a task here that came in the batch of another one.
         let for_good = rejected.is_for_good();

@@ -152,7 +152,7 @@ impl Stats {
         self.rejected
     }
 
-    /// Returns how many runs panicked.
+    /// Returns how many runs panicked, and how many wakers.
     pub fn panicked(&self) -> u64 {
         self.panicked
     }

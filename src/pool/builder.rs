@@ -257,8 +257,9 @@ pub struct ShutdownPolicy {
 }
 
 impl ShutdownPolicy {
-    /// Sets if one-shots that wait for their time still run. By default, they do. One-shots that are due at the shutdown,
-    /// and wait for a thread, run in any case.
+    /// Sets if one-shots that wait for their time still run. By default, they do. One-shots that are due by then, and wait for a
+    /// thread, run in any case. Without this policy a pool that is shut down moves no deadline: a
+    /// [`reset`](crate::Cancellable::reset) returns false.
     #[doc(alias = "setExecuteExistingDelayedTasksAfterShutdownPolicy")]
     #[must_use]
     pub fn run_delayed(self, yes: bool) -> Self {

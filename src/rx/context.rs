@@ -47,7 +47,8 @@ pub trait ContextCapture: Send + Sync + 'static {
     fn capture(&self) -> Self::Context;
 
     /// Installs a context on the calling thread, and returns the one before. The thread that runs a task calls it twice
-    /// for each run: before it with the captured context, and after it with the one that was returned.
+    /// for each run: before it with the captured context, and after it with the one that was returned. If the first call
+    /// panics, the task has panicked, and does not run.
     fn replace(&self, context: Self::Context) -> Self::Context;
 }
 

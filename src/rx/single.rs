@@ -14,8 +14,8 @@ use crate::{Clock, PanicHook, Scheduler, SystemClock, TaskPanic, ThreadPool};
 /// Gives out workers that run their tasks on one thread of its own, in one order for all of them.
 ///
 /// Of all tasks of its workers, the one with the earliest deadline runs first, and of equal deadlines the one that was
-/// scheduled first. A task without a delay is due when it is scheduled. Deadlines are exact, because the thread itself keeps
-/// the time. Disposing one worker cancels the tasks of that worker alone.
+/// scheduled first. A task without a delay, or for a time that has passed, is due when it is scheduled. Deadlines are exact,
+/// because the thread itself keeps the time. Disposing one worker cancels the tasks of that worker alone.
 ///
 /// Clones are handles to the same thread, and so are the workers. The thread ends when all of them are dropped and what was
 /// scheduled has run or was cancelled. Nothing waits for that.

@@ -55,7 +55,8 @@ pub(super) trait TaskQueue: Owner<AfterMove = Option<WheelKey>> {
 ///
 /// - Tasks that are scheduled one after the other run in that order, on whatever executor. They never overlap, and each
 ///   sees what the one before has written.
-/// - A delayed task is queued when it is due, in order of deadline, and runs after the tasks that are queued already.
+/// - A delayed task is queued when it is due, in order of deadline, and runs after the tasks that are queued already. A
+///   task that is scheduled for a time that has passed is queued at once, as if it had no delay.
 /// - A panic ends its own task, and nothing else.
 /// - [`dispose`](Worker::dispose) cancels all tasks that have not started.
 /// - A thread that schedules much faster than the worker runs waits a little in some of its calls, at most 100 ms in
@@ -123,8 +124,8 @@ impl Worker {
     /// [`TaskRunner`](crate::message_loop::TaskRunner), a [`ScheduledThreadPool`](crate::pool::ScheduledThreadPool),
     /// another worker. Delays go by its clock.
     ///
-    /// It is the same as a worker of [`ExecutorScheduler::over`] with this one as both arguments. The worker keeps it
-    /// alive.
+    /// It is the same as a worker of [`ExecutorScheduler::over`] with this one as both arguments, which also takes a hook for
+    /// panics: this worker tells of them on standard error. The worker keeps it alive.
     ///
     /// ```
     /// use std::time::Duration;

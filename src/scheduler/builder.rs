@@ -156,9 +156,9 @@ impl Builder {
     /// Should the tick thread ever end because of a fault in this crate, the hook is told that too, once. The scheduler is
     /// closed then, and [`Scheduler::close`] returns what was pending.
     ///
-    /// Without a hook, a line on standard error tells of the panic, and a [`Driver`] resumes the panic of a task out of
+    /// Without a hook, a line on standard error tells of the panic of a task, and a [`Driver`] resumes it out of
     /// [`advance`](Driver::advance), [`turn`](Driver::turn) or [`block_on`](Driver::block_on). The panic of an executor is
-    /// not resumed.
+    /// not resumed. Panics of observers and of the hook itself are caught, and told only by the panic hook of the process.
     pub fn on_panic(mut self, hook: impl Fn(TaskPanic<'_>) + Send + Sync + 'static) -> Builder {
         self.hooks.on_panic = PanicHook::new(hook);
         self

@@ -189,7 +189,9 @@ impl Cancellable {
     ///
     /// - Of a series the next run moves, to now at the earliest, and a fixed rate goes on from there. While a run is in
     ///   progress, the run after it moves.
-    /// - A task that waits in an executor's queue can still be moved. It does not run at its old time then.
+    /// - A task that waits in an executor's queue can still be moved. It does not run at its old time then. When the executor
+    ///   comes to it, it runs if the new time has come, and otherwise waits for that in the scheduler. An executor that keeps it
+    ///   keeps it beyond that time too.
     /// - Of a task that a close has returned, [`PendingTask::deadline`](crate::PendingTask::deadline) moves.
     ///
     /// A deadline that moves further away costs little: no memory and no wake-up, and the tick thread looks at the task

@@ -320,6 +320,8 @@ impl PendingTask {
     /// repetition continue there. It stays the same task: all of its handles keep working, and are equal to the one
     /// that this returns.
     ///
+    /// Of a task that was cancelled only the handle comes back.
+    ///
     /// If the task is a series whose run is still in progress, it is moved after that run. If the other scheduler has
     /// been closed by then, the series is dropped.
     ///

@@ -52,7 +52,10 @@ pub use schedule_trait::{RepeatingTask, Request, Schedule, ScheduleExt, Task};
 ///
 /// The handle is cheap to clone, and its clones stand for the same service. When the last one is dropped, the service
 /// stops, and every task that has not started is dropped (on the tick thread; `drop` does not wait). To keep those
-/// tasks, [`close`](Scheduler::close) the scheduler: see [`shutdown`](crate::shutdown).
+/// tasks, [`close`](Scheduler::close) the scheduler: see [`shutdown`](crate::shutdown). A future that waits for the
+/// service, such as a [`Sleep`](crate::time::Sleep), keeps it going too.
+///
+/// The time of a scheduler goes from 18 years before it was made to 566 years after. What is due later is never due.
 ///
 /// ```
 /// use std::sync::mpsc;
@@ -421,7 +424,8 @@ impl Default for Scheduler {
 
 impl_debug!(Scheduler, self, pending: self.pending(), is_closed: self.is_closed());
 
-/// A handle that does not keep the service alive: for tasks that need their own scheduler.
+/// A handle that does not keep the service alive: for tasks that need their own scheduler. It is upgraded as long as there is
+/// a handle. A service that goes on for its futures alone has none.
 ///
 /// If the [`Scheduler`] that it was made from has an executor of its own (see
 /// [`with_executor`](Scheduler::with_executor)), the weak handle keeps that executor alive.

@@ -167,7 +167,8 @@ use crate::scheduler::in_force::{self, Time, TimeSource};
 
 /// Returns a future that is ready when `duration` has passed since this call.
 ///
-/// If that is beyond the range of the clock, as with [`Duration::MAX`], the future is ready in 30 years.
+/// If that is beyond the range of the clock, as with [`Duration::MAX`], the future is ready in 30 years. If it is within that
+/// range, but beyond the time of the [`Scheduler`], which goes on for 566 years, the future is never ready.
 ///
 /// ```
 /// use tickwheel::time::{self, Duration};
