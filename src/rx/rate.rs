@@ -23,12 +23,13 @@
 //! - PACE-2 If a timer is set or has come, there is a value. If there is a value, then its timer is set, or the timer has
 //!   come and the thread that runs `f` will look after the value. There is one exception: the timer was dropped
 //!   without a run. The next call schedules another one then.
-//! - PACE-3 A value is in `pending` only after a timer has been accepted for it or for an earlier one. Until then it is in
-//!   `arming`, where no other call sees it. So a call that is refused gets its own value back, and takes away no value
-//!   of another call.
+//! - PACE-3 Values are in the order in which calls store them, under the lock. The first one is stored before its timer is
+//!   scheduled, which may take long. Meanwhile other calls replace it, and rely on that timer. If it is refused, the call
+//!   that schedules it takes its own value back and puts the one before in its place. If its value was replaced, it
+//!   schedules a timer for the new one. If that is refused too, it runs `f` at once, because nobody else sees to the value.
 //! - A value leaves `pending` in one of three ways: `f` gets it, a later value replaces it, or `cancel` drops it.
 //! - A timer that is refused when it schedules itself again leaves its value to the thread that it runs on, which runs
-//!   `f` at once. That is too early, but otherwise the value could wait for ever.
+//!   `f` at once too. That is too early, but otherwise the value could wait for ever.
 //! - With the state locked, nothing of a user's is called or dropped: no value, clock or schedule. A handle counts as the
 //!   user's too, because its drop may drop a timer, which locks the state (S11).
 
@@ -39,7 +40,7 @@ use std::time::{Duration, Instant};
 
 use super::composite::FirstPanic;
 use super::timer::{after, cancel_timer};
-use crate::platform::panics::caught;
+use crate::platform::panics::{Payload, caught};
 use crate::platform::sync::{Mutex, MutexGuard, lock};
 use crate::{Cancellable, PanicHook, Request, Schedule, ScheduleError, TryScheduleError};
 
@@ -119,13 +120,13 @@ struct State<T> {
     pending: Option<Pending<T>>,
     last_run: Option<Instant>,
     timer: TimerState,
-    /// The values of calls that are just scheduling a timer (PACE-3).
-    arming: Vec<Arming<T>>,
     last_id: u64,
 }
 
 /// The value that `f` will run with next.
 struct Pending<T> {
+    /// That of the call.
+    id: u64,
     value: T,
     due: Instant,
     /// The latest time at which it is due, however many values replace it.
@@ -135,27 +136,22 @@ struct Pending<T> {
 /// The timer of the pending value.
 enum TimerState {
     None,
-    /// The handle is missing for the moment in which the timer is scheduled.
     Set {
         id: u64,
+        /// Missing as long as the timer is being scheduled.
         handle: Option<Cancellable>,
+        /// It was dropped meanwhile, without a run.
+        is_dropped: bool,
     },
     /// It came, or `flush` was called, while `f` ran. The thread that runs `f` will set another timer.
     Come,
 }
 
-/// A value whose call is scheduling a timer.
-struct Arming<T> {
-    /// The timer's.
-    id: u64,
-    value: T,
-    called: Instant,
-    /// The timer was accepted, and dropped without a run.
-    is_dropped: bool,
-}
-
 /// A run that only the thread that has this can make (PACE-1): the closure, and its value.
 type Run<T> = (F<T>, T);
+
+/// Why a timer could not be scheduled: the schedule has refused it, or has panicked.
+type Refusal = Result<ScheduleError, Payload>;
 
 /// Drops what may be a user's. A panic in a drop is no reason for not going on (S9).
 fn discard<D>(garbage: D) {
@@ -187,24 +183,14 @@ impl<T> State<T> {
         (due.min(latest), latest)
     }
 
-    /// Stores a value, and returns the one that it replaces.
-    fn store(&mut self, value: T, now: Instant) -> Option<T> {
+    /// Stores the value of a call, and returns the one that it replaces.
+    fn store(&mut self, id: u64, value: T, now: Instant) -> Option<Pending<T>> {
         let (due, latest) = self.due_of(now);
-        let before = self.pending.replace(Pending { value, due, latest });
-        before.map(|pending| pending.value)
-    }
-
-    fn take_arming(&mut self, id: u64) -> Option<Arming<T>> {
-        let at = self.arming.iter().position(|arming| arming.id == id)?;
-        Some(self.arming.swap_remove(at))
+        self.pending.replace(Pending { id, value, due, latest })
     }
 
     fn is_set(&self, id: u64) -> bool {
         matches!(self.timer, TimerState::Set { id: set, .. } if set == id)
-    }
-
-    fn has_timer(&self) -> bool {
-        !matches!(self.timer, TimerState::None)
     }
 
     fn take_timer(&mut self) -> Option<Cancellable> {
@@ -212,30 +198,16 @@ impl<T> State<T> {
         if let TimerState::Set { handle, .. } = timer { handle } else { None }
     }
 
-    /// A timer was accepted for the value of a call. Its call says so, or the timer itself, whichever is first. Returns
-    /// the value that was replaced.
-    fn accept(&mut self, id: u64) -> Option<T> {
-        let arming = self.take_arming(id)?;
-        if !self.has_timer() && !arming.is_dropped {
-            self.timer = TimerState::Set { id, handle: None };
-        }
-        self.store(arming.value, arming.called)
-    }
-
-    /// The timer for the value of a call was refused. If another call has set one in the meantime, that one will do.
-    /// Returns the value that was replaced, or otherwise the refused one.
-    fn refuse(&mut self, id: u64) -> Result<Option<T>, T> {
-        match self.take_arming(id) {
-            Some(arming) if self.has_timer() => Ok(self.store(arming.value, arming.called)),
-            Some(arming) => Err(arming.value),
-            None => Ok(None), // a schedule that runs a task and refuses it
-        }
-    }
-
-    /// Stores the handle of a timer. Returns it if the timer has come or is not needed.
-    fn keep(&mut self, id: u64, new: Cancellable) -> Option<Cancellable> {
+    /// Notes that a timer was accepted. Returns its handle if the timer has come, is not needed, or was dropped (PACE-2).
+    fn keep(&mut self, accepted: u64, new: Cancellable) -> Option<Cancellable> {
         match &mut self.timer {
-            TimerState::Set { id: set, handle } if *set == id => handle.replace(new),
+            TimerState::Set { id, handle, is_dropped: false } if *id == accepted => {
+                handle.replace(new)
+            }
+            TimerState::Set { id, .. } if *id == accepted => {
+                self.timer = TimerState::None;
+                Some(new)
+            }
             _ => Some(new),
         }
     }
@@ -249,13 +221,12 @@ impl<T> State<T> {
     }
 
     /// Moves `f` and the value out for a run (PACE-1). If `f` runs, the thread that runs it will see to the value.
-    fn start(&mut self, now: Instant) -> Option<Run<T>> {
+    fn start(&mut self) -> Option<Run<T>> {
         self.pending.as_ref()?;
         let Some(f) = self.f.take() else {
             self.timer = TimerState::Come;
             return None;
         };
-        self.last_run = Some(now);
         self.pending.take().map(|pending| (f, pending.value))
     }
 }
@@ -272,7 +243,6 @@ impl<T: Send + 'static> Paced<T> {
             pending: None,
             last_run: None,
             timer: TimerState::None,
-            arming: Vec::new(),
             last_id: 0,
         };
         let schedule = Box::new(schedule);
@@ -282,75 +252,96 @@ impl<T: Send + 'static> Paced<T> {
     pub(super) fn call(self: &Arc<Self>, value: T) -> Result<(), TryScheduleError<T>> {
         let now = self.schedule.now();
         let mut state = lock(&self.state);
-        if state.has_timer() {
-            let replaced = state.store(value, now);
+        let id = state.next_id();
+        let before = state.store(id, value, now);
+        if !matches!(state.timer, TimerState::None) {
             drop(state);
-            discard(replaced);
+            discard(before);
             return Ok(());
         }
-        let (id, (due, _)) = (state.next_id(), state.due_of(now));
-        state.arming.push(Arming { id, value, called: now, is_dropped: false });
+        let Err((mut state, refusal)) = self.arm(state) else {
+            discard(before);
+            return Ok(());
+        };
+        let mine = state.pending.take_if(|pending| pending.id == id);
+        let (run, replaced) = if mine.is_some() {
+            state.pending = before;
+            (None, None)
+        } else {
+            (state.start(), before)
+        };
         drop(state);
-        let scheduled = caught(|| self.schedule_timer(id, due));
-        let mut state = lock(&self.state);
-        match scheduled {
-            Ok(Ok(handle)) => {
-                let (replaced, unneeded) = (state.accept(id), state.keep(id, handle));
-                drop(state);
-                cancel_timer(&PanicHook::default(), unneeded);
-                discard(replaced);
-                Ok(())
-            }
-            Ok(Err(reason)) => {
-                let refused = state.refuse(id);
-                drop(state);
-                refused.map(discard).map_err(|value| TryScheduleError::new(reason, value))
-            }
-            // Of a user's schedule or clock, or of the capture of a context.
-            Err(panic) => {
-                let value = state.take_arming(id);
-                drop(state);
-                discard(value);
+        discard(replaced);
+        let hook = PanicHook::default();
+        run.into_iter()
+            .for_each(|run| _ = hook.catch(self.name, || self.run(run, FirstPanic::default())));
+        match (refusal, mine) {
+            (Ok(reason), Some(mine)) => Err(TryScheduleError::new(reason, mine.value)),
+            (Ok(_), None) => Ok(()),
+            (Err(panic), mine) => {
+                discard(mine);
                 resume_unwind(panic)
             }
         }
     }
 
-    fn schedule_timer(
-        self: &Arc<Self>,
-        id: u64,
-        due: Instant,
-    ) -> Result<Cancellable, ScheduleError> {
-        let timer = Timer { paced: Arc::clone(self), id };
-        self.schedule.schedule_named(self.name, Request::At(due, Box::new(move || timer.come())))
+    /// Schedules a timer for the pending value, and again if it is refused and another value has come meanwhile (PACE-3). If
+    /// the last one is refused too, and nobody sees to the value, the state comes back locked.
+    fn arm<'a>(
+        self: &'a Arc<Self>,
+        mut state: MutexGuard<'a, State<T>>,
+    ) -> Result<(), (MutexGuard<'a, State<T>>, Refusal)> {
+        loop {
+            let Some((value, due)) = state.pending.as_ref().map(|it| (it.id, it.due)) else {
+                return Ok(());
+            };
+            let id = state.next_id();
+            // Noted before it is scheduled, so that other calls rely on it.
+            state.timer = TimerState::Set { id, handle: None, is_dropped: false };
+            drop(state);
+            let timer = Timer { paced: Arc::clone(self), id };
+            let request = Request::At(due, Box::new(move || timer.come()));
+            let scheduled = caught(|| self.schedule.schedule_named(self.name, request));
+            state = lock(&self.state);
+            let refusal = match scheduled {
+                Ok(Ok(handle)) => {
+                    let unneeded = state.keep(id, handle);
+                    drop(state);
+                    cancel_timer(&PanicHook::default(), unneeded);
+                    return Ok(());
+                }
+                Ok(Err(reason)) => Ok(reason),
+                Err(panic) => Err(panic), // of a user's schedule or clock, or of the capture of a context
+            };
+            if !state.is_set(id) && !matches!(state.timer, TimerState::None) {
+                drop(state); // another thread sees to the value
+                return refusal.map_or_else(|panic| resume_unwind(panic), |_| Ok(()));
+            }
+            state.timer = TimerState::None;
+            let is_other = state.pending.as_ref().is_some_and(|pending| pending.id != value);
+            if !is_other || refusal.is_err() {
+                return Err((state, refusal));
+            }
+        }
     }
 
-    /// Sees to a value for which no timer is set: returns a run if this thread is to make one, or sets a timer.
-    ///
-    /// The timer is noted before it is scheduled: in the meantime other calls may replace the value, because it cannot get
-    /// lost.
-    fn see_to_it(self: &Arc<Self>, mut state: MutexGuard<'_, State<T>>) -> Option<Run<T>> {
-        let (id, due) = (state.next_id(), state.pending.as_ref()?.due);
-        state.timer = TimerState::Set { id, handle: None };
+    /// Sees to a value for which no timer is set: sets one, or returns a run if this thread is to make one.
+    fn see_to_it<'a>(
+        self: &'a Arc<Self>,
+        state: MutexGuard<'a, State<T>>,
+        panics: &mut FirstPanic,
+    ) -> Option<Run<T>> {
+        let (mut state, refusal) = self.arm(state).err()?;
+        let run = state.start();
         drop(state);
-        if let Ok(handle) = self.schedule_timer(id, due) {
-            let unneeded = lock(&self.state).keep(id, handle);
-            cancel_timer(&PanicHook::default(), unneeded);
-            return None;
-        }
-        let now = self.schedule.now();
-        let mut state = lock(&self.state);
-        if state.is_set(id) {
-            state.timer = TimerState::None; // it has no handle, because it was refused
-        }
-        // Otherwise the thread that has set another timer sees to the value, or the one that runs `f`.
-        if state.has_timer() { None } else { state.start(now) }
+        refusal.err().into_iter().for_each(|panic| _ = panics.catch(|| resume_unwind(panic)));
+        run
     }
 
     /// Runs `f`. If the next value became due in the meantime, sets a timer for it, so that other tasks of this thread
     /// have their turn. If the timer is refused, `f` runs again here.
-    fn run(self: &Arc<Self>, first: Run<T>) {
-        let (mut panics, mut next) = (FirstPanic::default(), Some(first));
+    fn run(self: &Arc<Self>, first: Run<T>, mut panics: FirstPanic) {
+        let mut next = Some(first);
         while let Some((mut f, value)) = next {
             // The thread that found the value due read the clock before it waited for the lock of the state. The run
             // starts only now, so this thread reads the clock again.
@@ -360,7 +351,7 @@ impl<T: Send + 'static> Paced<T> {
             state.f = Some(f);
             started.into_iter().for_each(|at| state.has_started(at));
             let has_come = matches!(state.timer, TimerState::Come);
-            next = if has_come { self.see_to_it(state) } else { None };
+            next = if has_come { self.see_to_it(state, &mut panics) } else { None };
         }
         panics.resume(); // to the layer that runs the task, which reports it
     }
@@ -372,7 +363,7 @@ impl<T: Send + 'static> Paced<T> {
             return false;
         }
         let handle = state.take_timer();
-        let (run, pace) = (state.start(now), state.pace);
+        let (run, pace) = (state.start(), state.pace);
         if let Some(pending) = &mut state.pending {
             pending.due = now; // `f` runs
             if matches!(pace, Pace::Period(_)) {
@@ -381,7 +372,7 @@ impl<T: Send + 'static> Paced<T> {
         }
         drop(state);
         cancel_timer(&PanicHook::default(), handle);
-        run.into_iter().for_each(|run| self.run(run));
+        run.into_iter().for_each(|run| self.run(run, FirstPanic::default()));
         true
     }
 
@@ -417,37 +408,43 @@ struct Timer<T> {
 
 impl<T: Send + 'static> Timer<T> {
     fn come(&self) {
-        let paced = &self.paced;
+        let (paced, mut panics) = (&self.paced, FirstPanic::default());
         let now = paced.schedule.now();
         let mut state = lock(&paced.state);
-        let replaced = state.accept(self.id); // if its call has not got that far
         if !state.is_set(self.id) {
-            drop(state);
-            return discard(replaced);
+            return;
         }
         let handle = state.take_timer();
         let is_early = state.pending.as_ref().is_some_and(|pending| now < pending.due);
         let run = if is_early && state.f.is_some() {
-            paced.see_to_it(state)
+            paced.see_to_it(state, &mut panics)
         } else {
-            let run = state.start(now);
+            let run = state.start();
             drop(state);
             run
         };
-        discard((replaced, handle));
-        run.into_iter().for_each(|run| paced.run(run));
+        discard(handle);
+        match run {
+            Some(run) => paced.run(run, panics),
+            None => panics.resume(),
+        }
     }
 }
 
-/// A timer that was refused, cancelled, or dropped without a run is not set any more (PACE-2).
+/// A timer that was refused, cancelled, or dropped without a run is not set any more (PACE-2). While it is being scheduled, the
+/// thread that does so finds that out.
 impl<T> Drop for Timer<T> {
     fn drop(&mut self) {
         let mut state = lock(&self.paced.state);
-        let handle = state.is_set(self.id).then(|| state.take_timer());
-        if let Some(arming) = state.arming.iter_mut().find(|arming| arming.id == self.id) {
-            arming.is_dropped = true;
+        let mut old = None;
+        match &mut state.timer {
+            TimerState::Set { id, handle: None, is_dropped } if *id == self.id => {
+                *is_dropped = true;
+            }
+            TimerState::Set { id, .. } if *id == self.id => old = state.take_timer(),
+            _ => {}
         }
         drop(state);
-        discard(handle);
+        discard(old);
     }
 }

@@ -35,9 +35,11 @@ use crate::Schedule;
 ///
 /// # What it promises
 ///
-/// - `f` runs on the schedule, not in [`call`](Throttled::call). (Only a worker on an inline executor runs a value that is
-///   due at once in the call, as it does with every task.) Runs of `f` never overlap, also on a pool,
-///   and it gets the values in the order of the calls, without those that a later one has replaced.
+/// - `f` runs on the schedule, not in [`call`](Throttled::call). There are two exceptions: a worker on an inline
+///   executor runs a value that is due at once in the call, as it does with every task, and a call whose timer is refused
+///   runs a value that has replaced its own meanwhile.
+/// - Runs of `f` never overlap, also on a pool, and it gets the values in the order of the calls, without those that a later
+///   one has replaced.
 /// - A run starts not before `period` has passed since the start of the run before. There are two exceptions:
 ///   [`flush`](Throttled::flush), and a schedule that is closed or full at the moment when `f` would have to wait for
 ///   the rest. Then the value runs at once, so that it is not lost.
