@@ -23,7 +23,8 @@ const RANKS: &[&str] = &[
 const LAYERS: &[&str] = &["job", "pool", "delay", "time", "future", "message_loop", "rx"];
 
 /// What layers may use of the inside: the switch between std and loom, a fetch into the cache, what catches panics, impls
-/// that are written by macros, instants as numbers, a wait with a bound, sleepers that wait for a deadline, spans, and what
+/// that are written by macros, instants as numbers, what passes on the delay that a box has chosen, a wait with a bound, sleepers
+/// that wait for a deadline, spans, and what
 /// knows the threads of all pools. A crate outside would have its own. `time` and `block_on` also ask which scheduler is in
 /// force on a thread. `Driver::block_on` says so, which is below them.
 ///
@@ -41,6 +42,7 @@ const FOR_LAYERS: &[&str] = &[
     "scheduler::in_force",
     "scheduler::schedule_boxes_by_name",
     "clock::epoch",
+    "clock::repeat::unboxed",
     "clock::tick",
     "clock::timeline",
     "wake",
