@@ -23,10 +23,9 @@ const RANKS: &[&str] = &[
 const LAYERS: &[&str] = &["job", "pool", "delay", "time", "future", "message_loop", "rx"];
 
 /// What layers may use of the inside: the switch between std and loom, a fetch into the cache, what catches panics, impls
-/// that are written by macros, instants as numbers, what passes on the delay that a box has chosen, a wait with a bound, sleepers
-/// that wait for a deadline, spans, and what
-/// knows the threads of all pools. A crate outside would have its own. `time` and `block_on` also ask which scheduler is in
-/// force on a thread. `Driver::block_on` says so, which is below them.
+/// that are written by macros, instants as numbers, what passes on the delay that a box has chosen, a wait with a bound,
+/// sleepers that wait for a deadline, spans, and what knows the threads of all pools. A crate outside would have its own.
+/// `time` and `block_on` also ask which scheduler is in force on a thread. `Driver::block_on` says so, which is below them.
 ///
 /// Everything else they use as a program outside would, with one exception: some methods of public types are `pub(crate)`
 /// because a layer saves an allocation or a reading of the clock by them, such as `Scheduler::wake_at_since`. As hidden public
