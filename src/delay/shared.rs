@@ -39,7 +39,7 @@
 //! - A thread that asks at the line finds the leader as it is: the leader has its entry there before it releases that
 //!   lock. Whoever wakes the leader stores [`AWAKE`] under that lock.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash};
 use std::num::NonZeroU32;
@@ -170,8 +170,11 @@ impl<K, V> Shared<K, V> {
 
     /// Panics in the closure of `with`.
     fn must_be_outside(&self) {
+        // A thread that ends may have dropped the list, and is in no closure then.
+        let is_inside =
+            |list: &RefCell<Vec<usize>>| list.borrow().contains(&ptr::from_ref(self).addr());
         assert!(
-            INSIDE.with(Cell::get) != ptr::from_ref(self).addr(),
+            !INSIDE.try_with(is_inside).unwrap_or(false),
             "the closure of `DelayQueue::with` has called the queue, and would wait for itself for ever: call the queue \
              after `with` has returned"
         );
@@ -399,22 +402,23 @@ impl<K: Hash, V> Shared<K, V> {
 }
 
 local! {
-    /// The address of the queue whose `with` has called a closure on this thread, the innermost. Zero if there is none.
-    INSIDE: Cell<usize> = Cell::new(0)
+    /// The addresses of the queues whose `with` has called a closure on this thread, the innermost last.
+    INSIDE: RefCell<Vec<usize>> = RefCell::new(Vec::new())
 }
 
-/// The time in a closure of `with`. At its end, what was in [`INSIDE`] before comes back.
-pub(super) struct Inside(usize);
+/// The time in a closure of `with`.
+pub(super) struct Inside(());
 
 impl Inside {
     pub(super) fn of<K, V>(queue: &Shared<K, V>) -> Inside {
-        Inside(INSIDE.with(|inside| inside.replace(ptr::from_ref(queue).addr())))
+        _ = INSIDE.try_with(|list| list.borrow_mut().push(ptr::from_ref(queue).addr()));
+        Inside(())
     }
 }
 
 impl Drop for Inside {
     fn drop(&mut self) {
-        INSIDE.with(|inside| inside.set(self.0));
+        _ = INSIDE.try_with(|list| list.borrow_mut().pop());
     }
 }
 

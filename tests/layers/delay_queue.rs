@@ -1307,6 +1307,7 @@ fn a_call_of_the_queue_in_the_closure_of_with_panics_and_does_not_hang() {
         other.with(&"b", |_| ());
         queue.len()
     })));
+    assert!(panics(|| queue.with(&"a", |_| other.with(&"b", |_| queue.len()))));
     assert_eq!((queue.len(), other.len()), (1, 1));
 }
 
