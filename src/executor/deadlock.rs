@@ -38,10 +38,13 @@ use crate::platform::sync::lock_std;
 // ----- joins -------------------------------------------------------------------------------
 
 /// A pool's number, and how many threads it has at most.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct PoolThreads {
     pool: u64,
     limit: usize,
+    /// How many threads may run a task: the limit, or fewer if the system starts no more. Relaxed, because it is looked at
+    /// anew by each wait.
+    available: Arc<AtomicUsize>,
 }
 
 thread_local! {
@@ -56,33 +59,37 @@ impl PoolThreads {
     pub(crate) fn new(limit: usize) -> PoolThreads {
         // Relaxed: the numbers need only differ.
         static POOLS: AtomicU64 = AtomicU64::new(1);
-        PoolThreads { pool: POOLS.fetch_add(1, Ordering::Relaxed), limit }
+        let pool = POOLS.fetch_add(1, Ordering::Relaxed);
+        PoolThreads { pool, limit, available: Arc::new(AtomicUsize::new(limit)) }
     }
 
     /// Returns the name of the pool's threads, which have a number behind it: the given one, or `pool-N-thread`, in which
     /// `N` is the pool's number.
-    pub(crate) fn name_or_number(self, name: Option<String>) -> String {
+    pub(crate) fn name_or_number(&self, name: Option<String>) -> String {
         let name = name.unwrap_or_else(|| format!("pool-{}-thread", self.pool));
         name.replace('\0', "") // std refuses it with a panic
     }
 
-    /// Returns the same pool, of which so many threads can be started now.
-    pub(crate) fn at_most(self, threads: usize) -> PoolThreads {
-        PoolThreads { limit: self.limit.min(threads), ..self }
-    }
-
-    pub(crate) fn limit(self) -> usize {
+    pub(crate) fn limit(&self) -> usize {
         self.limit
     }
 
+    /// Notes how many threads may run a task. If they are fewer than before, the threads that wait look again whether they would
+    /// wait for ever.
+    pub(crate) fn set_available(&self, threads: usize) {
+        if threads < self.available.swap(threads, Ordering::Relaxed) {
+            lock_std(&WAITS).iter().for_each(|wait| wait.waker.wake_by_ref());
+        }
+    }
+
     /// Makes the calling thread a member of this pool.
-    pub(crate) fn join(self) {
+    pub(crate) fn join(&self) {
         POOL.set(self.pool);
     }
 
     /// Returns true if the calling thread belongs to this pool.
     #[inline]
-    pub(crate) fn has_this_thread(self) -> bool {
+    pub(crate) fn has_this_thread(&self) -> bool {
         POOL.try_with(Cell::get).is_ok_and(|pool| pool == self.pool)
     }
 }
@@ -114,10 +121,12 @@ struct PoolWait {
     pool: u64,
     runs: usize,
     waits_for: Awaited,
+    /// That of its sleeper.
+    waker: Waker,
 }
 
 /// A task that a thread waits for: its address, and the pool that runs it, if that is known.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Awaited {
     task: usize,
     by: Option<PoolThreads>,
@@ -128,8 +137,12 @@ struct Awaited {
 pub(crate) struct Waiting(Option<ThreadId>);
 
 /// Notes that the calling thread waits for the task at this address, which is run by a thread of the pool that `by`
-/// returns. Returns `None` if it would wait for ever.
-pub(crate) fn wait_for(task: usize, by: impl FnOnce() -> Option<PoolThreads>) -> Option<Waiting> {
+/// returns. `waker` wakes it. Returns `None` if it would wait for ever.
+pub(crate) fn wait_for(
+    task: usize,
+    by: impl FnOnce() -> Option<PoolThreads>,
+    waker: &Waker,
+) -> Option<Waiting> {
     let (pool, runs) = (POOL.get(), TASK.get());
     // A thread of no pool runs no task that another one could wait for.
     if pool == 0 {
@@ -139,12 +152,22 @@ pub(crate) fn wait_for(task: usize, by: impl FnOnce() -> Option<PoolThreads>) ->
     // Noted and checked under one lock. So if two waits close a circle together, the second one sees the first.
     let mut waits = lock_std(&WAITS);
     let (thread, waits_for) = (thread::current().id(), Awaited { task, by });
-    waits.push(PoolWait { thread, pool, runs, waits_for });
+    let waker = waker.clone();
+    waits.push(PoolWait { thread, pool, runs, waits_for: waits_for.clone(), waker });
     if is_stuck(&waits, waits_for) {
         waits.pop();
         return None;
     }
     Some(Waiting(Some(thread)))
+}
+
+impl Waiting {
+    /// Returns true if the thread would wait for ever by now, because a thread could not be started.
+    pub(crate) fn is_stuck(&self) -> bool {
+        let waits = lock_std(&WAITS);
+        let mine = waits.iter().find(|wait| Some(wait.thread) == self.0);
+        mine.is_some_and(|mine| is_stuck(&waits, mine.waits_for.clone()))
+    }
 }
 
 impl Drop for Waiting {
@@ -160,13 +183,15 @@ impl Drop for Waiting {
 fn is_stuck(waits: &[PoolWait], first: Awaited) -> bool {
     let mut reached = vec![first];
     let mut next = 0;
-    while let Some(&Awaited { task, by }) = reached.get(next) {
+    while let Some(Awaited { task, by }) = reached.get(next).cloned() {
         next += 1;
-        let needs =
-            |wait: &&PoolWait| wait.runs == task || by.is_some_and(|by| wait.pool == by.pool);
+        let needs = |wait: &&PoolWait| {
+            wait.runs == task || by.as_ref().is_some_and(|by| wait.pool == by.pool)
+        };
         let (runs_it, in_pool): (Vec<_>, Vec<_>) =
             waits.iter().filter(needs).partition(|wait| wait.runs == task);
-        if runs_it.is_empty() && by.is_none_or(|by| in_pool.len() < by.limit) {
+        let goes_on = |by: &PoolThreads| in_pool.len() < by.available.load(Ordering::Relaxed);
+        if runs_it.is_empty() && by.as_ref().is_none_or(goes_on) {
             // A thread goes on, or may go on: one of the pool does not wait, or the pool is not known.
             return false;
         }
@@ -175,7 +200,7 @@ fn is_stuck(waits: &[PoolWait], first: Awaited) -> bool {
         for wait in needed {
             // A task may be reached by several ways, and a circle comes back to it. It is looked at once.
             if reached.iter().all(|known| known.task != wait.waits_for.task) {
-                reached.push(wait.waits_for);
+                reached.push(wait.waits_for.clone());
             }
         }
     }
@@ -191,6 +216,9 @@ pub(crate) struct Blocked {
     is_woken: AtomicBool,
     /// How many clones of the waker are in timers that only this thread can serve (DEADLOCK-1).
     own_timers: AtomicUsize,
+    /// One of those may have rung, and has no clone any more, but is counted until its owner drops it. Until none is left,
+    /// nobody can tell its clone from one that another thread has. Relaxed: only this thread uses it.
+    may_have_rung: AtomicBool,
 }
 
 thread_local! {
@@ -206,8 +234,12 @@ pub(crate) struct Blocking {
 
 impl Blocking {
     pub(crate) fn new() -> Blocking {
-        let (is_woken, own_timers) = (AtomicBool::new(false), AtomicUsize::new(0));
-        let blocked = Arc::new(Blocked { thread: thread::current(), is_woken, own_timers });
+        let blocked = Arc::new(Blocked {
+            thread: thread::current(),
+            is_woken: AtomicBool::new(false),
+            own_timers: AtomicUsize::new(0),
+            may_have_rung: AtomicBool::new(false),
+        });
         // The waker is known by its address, because a clone has the same data.
         let waker = Waker::from(Arc::clone(&blocked));
         let entry = (waker.data().addr(), Arc::downgrade(&blocked));
@@ -226,11 +258,7 @@ impl Blocking {
 
     /// Sleeps until the future is woken. Returns false at once if no other thread could wake it.
     pub(crate) fn sleep(&self) -> bool {
-        // The clones before the timers (DEADLOCK-1). Two are in `self`, and two in each timer: waker and `OwnTimer`.
-        let clones = Arc::strong_count(&self.blocked);
-        fence(Ordering::Acquire); // pairs with the Release of a clone's drop, which may follow a wake-up
-        let timers = self.blocked.own_timers.load(Ordering::Acquire);
-        let is_alone = timers > 0 && clones == 2 + 2 * timers;
+        let is_alone = self.is_alone();
         // `park` may return early, and a wake-up that came before this call has set the flag.
         while !self.blocked.is_woken.swap(false, Ordering::Acquire) {
             if is_alone {
@@ -239,6 +267,19 @@ impl Blocking {
             thread::park();
         }
         true
+    }
+
+    /// Returns true if each clone of the waker is in a timer that only this thread can serve.
+    fn is_alone(&self) -> bool {
+        // The clones before the timers (DEADLOCK-1). Two are in `self`, and two in each timer: waker and `OwnTimer`.
+        let clones = Arc::strong_count(&self.blocked);
+        fence(Ordering::Acquire); // pairs with the Release of a clone's drop, which may follow a wake-up
+        let timers = self.blocked.own_timers.load(Ordering::Acquire);
+        if timers == 0 {
+            self.blocked.may_have_rung.store(false, Ordering::Relaxed);
+        }
+        let may_have_rung = self.blocked.may_have_rung.load(Ordering::Relaxed);
+        timers > 0 && clones == 2 + 2 * timers && !may_have_rung
     }
 }
 
@@ -250,6 +291,10 @@ impl Drop for Blocking {
 
 impl Wake for Blocked {
     fn wake(self: Arc<Self>) {
+        // As a timer wakes that this thread has served.
+        if thread::current().id() == self.thread.id() {
+            self.may_have_rung.store(true, Ordering::Relaxed);
+        }
         self.wake_by_ref();
     }
 
@@ -293,27 +338,28 @@ impl Drop for OwnTimer {
 mod tests {
     use super::*;
 
-    fn wait(pool: PoolThreads, runs: usize, task: usize, by: PoolThreads) -> PoolWait {
-        let waits_for = Awaited { task, by: Some(by) };
-        PoolWait { thread: thread::current().id(), pool: pool.pool, runs, waits_for }
+    fn wait(pool: &PoolThreads, runs: usize, task: usize, by: &PoolThreads) -> PoolWait {
+        let waits_for = Awaited { task, by: Some(by.clone()) };
+        let (thread, waker) = (thread::current().id(), Waker::noop().clone());
+        PoolWait { thread, pool: pool.pool, runs, waits_for, waker }
     }
 
     fn is_stuck(all: &[PoolWait]) -> bool {
-        let last = all.last().expect("a wait").waits_for;
+        let last = all.last().expect("a wait").waits_for.clone();
         super::is_stuck(all, last)
     }
 
     #[test]
     fn a_wait_is_stuck_if_it_reaches_no_thread_that_goes_on() {
-        let [one, other] = [1, 1].map(PoolThreads::new);
-        let two = PoolThreads::new(2);
+        let [one, other] = &[1, 1].map(PoolThreads::new);
+        let two = &PoolThreads::new(2);
         assert!(is_stuck(&[wait(one, 1, 9, one)]), "its own thread would have to run it");
         assert!(!is_stuck(&[wait(one, 1, 9, other)]));
         assert!(is_stuck(&[wait(one, 1, 9, other), wait(other, 2, 8, one)]), "crosswise");
         assert!(!is_stuck(&[wait(two, 1, 9, other), wait(other, 2, 8, two)]), "one is free");
         let both = [wait(two, 1, 9, other), wait(two, 3, 9, other), wait(other, 2, 8, two)];
         assert!(is_stuck(&both));
-        let free = PoolThreads::new(1);
+        let free = &PoolThreads::new(1);
         let hope = [wait(two, 1, 9, other), wait(two, 3, 7, free), wait(other, 2, 8, two)];
         assert!(!is_stuck(&hope), "one of the two threads will go on");
         let runs_already = [wait(two, 1, 2, other), wait(other, 2, 1, two)];
@@ -322,8 +368,38 @@ mod tests {
     }
 
     #[test]
+    fn a_wait_is_stuck_when_the_thread_that_it_counts_on_cannot_be_started() {
+        let two = &PoolThreads::new(2);
+        let waits = [wait(two, 1, 9, two)];
+        assert!(!is_stuck(&waits));
+        two.set_available(1);
+        assert!(is_stuck(&waits));
+        two.set_available(two.limit());
+        assert!(!is_stuck(&waits));
+    }
+
+    /// It is counted until its owner drops it. Its clone must not be taken for one that another thread has.
+    #[test]
+    fn a_timer_that_has_rung_makes_nobody_alone() {
+        let blocking = Blocking::new();
+        let (in_a_timer, elsewhere) = (blocking.waker().clone(), blocking.waker().clone());
+        let timer = OwnTimer::note(&in_a_timer, || true);
+        assert!(timer.is_some() && !blocking.is_alone());
+        drop(elsewhere);
+        assert!(blocking.is_alone());
+        let elsewhere = blocking.waker().clone();
+        in_a_timer.wake();
+        assert!(!blocking.is_alone());
+        drop((timer, elsewhere));
+        assert!(!blocking.is_alone(), "nothing is left");
+        let in_a_timer = blocking.waker().clone();
+        let _timer = OwnTimer::note(&in_a_timer, || true);
+        assert!(blocking.is_alone());
+    }
+
+    #[test]
     fn a_task_of_an_unknown_pool_is_taken_to_go_on() {
-        let one = PoolThreads::new(1);
+        let one = &PoolThreads::new(1);
         let mut unknown = wait(one, 1, 9, one);
         unknown.waits_for.by = None;
         assert!(!is_stuck(&[unknown]));

@@ -111,8 +111,8 @@ impl ThreadPool {
     fn with(threads: usize, name: Option<String>) -> ThreadPool {
         let threads = PoolThreads::new(threads.max(1));
         let shared = Shared {
-            threads,
             name: threads.name_or_number(name),
+            threads,
             queue: Mutex::default(),
             work: Condvar::new(),
             ended: Condvar::new(),
@@ -230,6 +230,9 @@ impl Executor for ThreadPool {
             }
             return;
         }
+        if batch.is_empty() {
+            return; // others have taken its tasks
+        }
         // The entries are copied into a batch of our own, because the engine fills its own anew at once.
         let mut queued = lock_std(&self.shared.queue).take_spare();
         let fill = Arc::get_mut(&mut queued).expect("nobody else has a spare batch");
@@ -244,7 +247,7 @@ impl Executor for ThreadPool {
     }
 
     fn threads(&self) -> Option<PoolThreads> {
-        Some(self.shared.threads)
+        Some(self.shared.threads.clone())
     }
 }
 
@@ -269,10 +272,12 @@ impl Shared {
         let shared = Arc::clone(self);
         let name = format!("{}-{}", self.name, queue.started + 1);
         // Under the lock, so that the count is right. It happens once for each thread.
-        thread::Builder::new().name(name).spawn(move || shared.run_worker())?;
-        queue.threads += 1;
-        queue.started += 1;
-        Ok(())
+        let started = thread::Builder::new().name(name).spawn(move || shared.run_worker());
+        queue.threads += usize::from(started.is_ok());
+        queue.started += usize::from(started.is_ok());
+        let available = if started.is_ok() { self.threads.limit() } else { queue.threads };
+        self.threads.set_available(available);
+        started.map(drop)
     }
 
     /// The body of a worker thread.

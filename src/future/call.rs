@@ -9,6 +9,7 @@
 use std::any::type_name_of_val;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use crate::clock::timeline::after;
@@ -124,13 +125,13 @@ impl<T: Send> Joinable<T> for Call<T> {
         self.handle.clone()
     }
 
-    fn begin_wait(&self) -> Result<Waiting, JoinError> {
+    fn begin_wait(&self, waker: &Waker) -> Result<Waiting, JoinError> {
         if self.scheduler.is_turned_here() {
             return Err(JoinError::WouldDeadlock);
         }
         // The leftovers of a closed scheduler may be run by any thread.
         let by = || self.scheduler.threads().filter(|_| !self.scheduler.is_closed());
         // Joins know the call by the address of its cell.
-        wait_for(Arc::as_ptr(&self.cell).addr(), by).ok_or(JoinError::WouldDeadlock)
+        wait_for(Arc::as_ptr(&self.cell).addr(), by, waker).ok_or(JoinError::WouldDeadlock)
     }
 }

@@ -123,8 +123,11 @@ impl LoopCore {
     }
 
     fn begin_run(&self, run: ActiveRun) -> RunGuard<'_> {
-        self.runs.borrow_mut().push(run);
-        RunGuard(self)
+        let mut runs = self.runs.borrow_mut();
+        let is_in_a_wait = !runs.is_empty() && self.seen.is_asleep.get();
+        runs.push(run);
+        let interrupts = is_in_a_wait.then(|| (self.seen.first.get(), self.ran.get()));
+        RunGuard { core: self, interrupts }
     }
 
     fn is_nested(&self) -> bool {
@@ -389,15 +392,25 @@ impl LoopCore {
 }
 
 /// Takes a run off the stack when it is dropped.
-struct RunGuard<'a>(&'a LoopCore);
+struct RunGuard<'a> {
+    core: &'a LoopCore,
+    /// It was begun in the wait of the run around it, by a user's clock: the first deadline and the number of runs by then.
+    interrupts: Option<(Option<Instant>, usize)>,
+}
 
 impl Drop for RunGuard<'_> {
     fn drop(&mut self) {
-        let run = self.0.runs.borrow_mut().pop();
+        let run = self.core.runs.borrow_mut().pop();
         let waits = matches!(run, Some(ActiveRun::Turn));
         // Between two turns the loop stays awake or asleep, so that posts wake its caller no more often than they must.
-        if !waits && self.0.runs.borrow().is_empty() {
-            self.0.shared.end_run();
+        if !waits && self.core.runs.borrow().is_empty() {
+            self.core.shared.end_run();
+        }
+        if let Some(before) = self.interrupts {
+            // The wait goes on only if the loop sleeps as it did. Awake, it would miss the next post.
+            let (shared, seen) = (&self.core.shared, &self.core.seen);
+            let sleeps = seen.quit.get() == Quit::No && shared.go_to_sleep(seen);
+            shared.wake_if(!sleeps || before != (seen.first.get(), self.core.ran.get()));
         }
     }
 }

@@ -98,8 +98,8 @@ impl PoolBuilder {
     /// brings a task or takes one, or that ends and leaves work behind. If it returns an error, panics, or drops the
     /// work, no thread was started. Then tasks are refused with
     /// [`ScheduleError::NoThread`](crate::ScheduleError::NoThread) as long as there is no other thread. It may be called more
-    /// often than the pool has threads: see [`threads`](PoolBuilder::threads). A task that it brings itself waits for the
-    /// thread that is being started, if that is the last one.
+    /// often than the pool has threads: see [`threads`](PoolBuilder::threads). A task that it brings itself is refused like
+    /// this if no thread runs, and those that are being started are as many as there may be.
     ///
     /// ```
     /// use tickwheel::pool::ScheduledThreadPool;

@@ -45,8 +45,8 @@ pub(crate) trait Joinable<T>: Send + Sync {
     /// Reads the clock of its deadlines.
     fn now(&self) -> Instant;
     fn handle(self: Arc<Self>) -> Cancellable;
-    /// Notes that the calling thread waits for the task. Returns an error if it would wait for ever.
-    fn begin_wait(&self) -> Result<Waiting, JoinError>;
+    /// Notes that the calling thread waits for the task, and is woken by this waker. Returns an error if it would wait for ever.
+    fn begin_wait(&self, waker: &Waker) -> Result<Waiting, JoinError>;
 }
 
 /// The result of a task, which is written once and taken once. Values and wakers are used and dropped with nothing
@@ -219,8 +219,9 @@ impl<T> ScheduledFuture<T> {
                     sleeper.sleep_for(left);
                 }
                 // Looks again afterwards, because the task may have ended before the wait was noted.
-                (None, None) => waiting = Some(self.task.begin_wait()),
+                (None, None) => waiting = Some(self.task.begin_wait(&waker)),
                 (None, Some(Err(_))) => return Err(self),
+                (None, Some(Ok(waiting))) if waiting.is_stuck() => return Err(self),
                 (None, Some(Ok(_))) => sleeper.sleep(),
             }
         }

@@ -349,7 +349,7 @@ impl Executor for ScheduledThreadPool {
     }
 
     fn threads(&self) -> Option<PoolThreads> {
-        Some(self.shared().threads.pool)
+        Some(self.shared().threads.pool.clone())
     }
 }
 

@@ -10,6 +10,7 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::Instant;
 
 use super::builder::RunHook;
@@ -132,10 +133,10 @@ impl<W: Work> Joinable<W::Output> for PoolTask<W> {
         Cancellable::from(self)
     }
 
-    fn begin_wait(&self) -> Result<Waiting, JoinError> {
+    fn begin_wait(&self, waker: &Waker) -> Result<Waiting, JoinError> {
         let shared = &self.owner.shared;
         // The tasks of a closed queue have been handed out, and any thread may run them.
         let by = || (!shared.queue.is_closed()).then(|| shared.threads_for_a_wait());
-        wait_for(std::ptr::from_ref(self).addr(), by).ok_or(JoinError::WouldDeadlock)
+        wait_for(std::ptr::from_ref(self).addr(), by, waker).ok_or(JoinError::WouldDeadlock)
     }
 }

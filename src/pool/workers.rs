@@ -15,8 +15,8 @@
 //!   [`deadlock`](crate::executor::deadlock) refuses the wait of the last one.
 //! - The factory is user code, so it is called with nothing locked. Until one thread runs, each caller that
 //!   needs a thread starts one, because the start by another caller may fail. If this exceeds the limit, a thread ends
-//!   as soon as it begins. A factory that brings tasks itself relies on the thread that it is starting, if there may be no
-//!   other, or each start would call for another one.
+//!   as soon as it begins. Of a factory that brings tasks itself, or to a pool whose factory does, they are refused if they
+//!   would need one more thread than the limit. Otherwise each start would call for another one without end.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -35,8 +35,8 @@ use crate::platform::sync::lock_std;
 const KEEP_ALIVE: Duration = Duration::from_secs(60);
 
 thread_local! {
-    /// The address of the pool whose factory the calling thread is in, or zero.
-    static IN_FACTORY: Cell<usize> = const { Cell::new(0) };
+    /// The calling thread is in a factory, of whatever pool.
+    static IN_FACTORY: Cell<bool> = const { Cell::new(false) };
 }
 
 /// What a pool knows of its threads.
@@ -69,8 +69,8 @@ impl Threads {
         let pool = PoolThreads::new(settings.threads);
         let all_stay = if settings.keep_alive.is_some() { 0 } else { settings.threads };
         Threads {
-            pool,
             name: pool.name_or_number(settings.name.clone()),
+            pool,
             core: settings.core.unwrap_or(all_stay).min(settings.threads),
             count: Mutex::default(),
             idle: AtomicUsize::new(0),
@@ -90,23 +90,25 @@ impl Shared {
         is_full.load(Ordering::Relaxed) || idle.load(Ordering::Relaxed) > 0 || self.start()
     }
 
-    /// Returns the threads that may run what a thread is about to wait for. If another thread could not be started when the
-    /// task came, it is tried again. If that fails too, there are no more than there are now.
+    /// Returns the threads that may run what a thread is about to wait for.
     pub(super) fn threads_for_a_wait(self: &Arc<Self>) -> PoolThreads {
+        // If no thread could be started when the task came, it is tried again.
         if !self.queue.is_empty() {
             self.start_if_needed();
         }
-        let Count { running, starting, .. } = *lock_std(&self.threads.count);
-        self.threads.pool.at_most(running + starting)
+        self.threads.pool.clone()
     }
 
     #[cold]
     fn start(self: &Arc<Self>) -> bool {
-        let Some((number, worker)) = self.reserve() else { return true };
+        let (number, worker) = match self.reserve() {
+            Ok(reserved) => reserved,
+            Err(answer) => return answer,
+        };
         let worker_of_thread = Arc::clone(&worker);
         let work: Box<dyn FnOnce() + Send> = Box::new(move || worker_of_thread.work());
         let builder = thread::Builder::new().name(format!("{}-{number}", self.threads.name));
-        let before = IN_FACTORY.replace(Arc::as_ptr(self).addr());
+        let before = IN_FACTORY.replace(true);
         let has_started = matches!(caught(|| (self.settings.factory)(builder, work)), Ok(Ok(())));
         IN_FACTORY.set(before);
         // If the thread does not own the worker any more, and never began, its work was dropped.
@@ -116,27 +118,29 @@ impl Shared {
             worker.begin(); // it may have begun, and even ended, by itself
             return true;
         }
-        lock_std(&self.threads.count).running > 0
+        let running = lock_std(&self.threads.count).running;
+        self.threads.pool.set_available(running);
+        running > 0
     }
 
-    /// Counts one thread more as starting, if there may be one, and returns it with its number.
-    fn reserve(self: &Arc<Self>) -> Option<(usize, Arc<Worker>)> {
+    /// Counts one thread more as starting, and returns it with its number. If there may be none, the error says whether that
+    /// is well.
+    fn reserve(self: &Arc<Self>) -> Result<(usize, Arc<Worker>), bool> {
         let mut count = lock_std(&self.threads.count);
         if self.queue.is_closed() {
-            return None; // there is nothing left to do, and the pool may have terminated already
+            return Err(true); // there is nothing left to do, and the pool may have terminated already
         }
         let limit = self.settings.threads;
         if count.running == limit && self.threads.core == limit {
             self.threads.is_full.store(true, Ordering::Relaxed);
         }
-        let relies = count.running > 0 || IN_FACTORY.get() == Arc::as_ptr(self).addr();
-        if relies && count.running + count.starting >= limit {
-            return None;
+        if (count.running > 0 || IN_FACTORY.get()) && count.running + count.starting >= limit {
+            return Err(count.running > 0);
         }
         count.starting += 1;
         count.started += 1;
         let (shared, state) = (Arc::clone(self), Mutex::new(WorkerState::Starting));
-        Some((count.started, Arc::new(Worker { shared, state })))
+        Ok((count.started, Arc::new(Worker { shared, state })))
     }
 
     // ----- the end -------------------------------------------------------------------------
@@ -270,6 +274,7 @@ impl Worker {
             let has_room = count.running < self.shared.settings.threads;
             count.running += usize::from(has_room);
             *state = if has_room { WorkerState::Running } else { WorkerState::Gone };
+            self.shared.threads.pool.set_available(self.shared.settings.threads);
         }
         *state == WorkerState::Running
     }

@@ -103,9 +103,11 @@ impl CompositeCancellable {
         let handles = self.set().handles.clone();
         let mut over = Vec::new();
         for (key, handle) in handles {
-            // A handle that panics may not be over.
+            // A handle that panics may not be over. If the set has lost it meanwhile, this is its last owner.
             if PanicHook::default().catch(None, || handle.is_done()) == Some(true) {
                 over.push((key, handle));
+            } else {
+                PanicHook::default().catch(None, || drop(handle));
             }
         }
         let mut set = self.set();

@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use super::composite::FirstPanic;
 use super::scheduler::ExecutorScheduler;
 use super::worker::Worker;
 use crate::PanicHook;
@@ -107,9 +108,11 @@ impl ContextAwareScheduler {
         let context = move || -> Scope {
             let (context, capture) = (capture.capture(), Arc::clone(&capture));
             Box::new(move |run| {
-                let before = capture.replace(context.clone());
-                run(); // catches the panics of the task
-                drop(capture.replace(before));
+                let (before, mut panics) =
+                    (capture.replace(context.clone()), FirstPanic::default());
+                panics.catch(run); // of a context inside of this one; those of the task are caught in there
+                panics.catch(|| drop(capture.replace(before)));
+                panics.resume();
             })
         };
         ContextAwareScheduler { make: Arc::new(workers), context: Arc::new(context) }

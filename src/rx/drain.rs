@@ -318,8 +318,9 @@ impl RetryQueue {
         let Ok(timer) = timer else { return };
         let mut state = lock(&self.state);
         if state.attempt == number && !state.queues.is_empty() {
-            state.timer = Some(timer);
-            return;
+            let old = state.timer.replace(timer); // it may have fired before it could be stored
+            drop(state);
+            return cancel_timer(&PanicHook::default(), old);
         }
         if state.attempt == number {
             state.attempt = 0; // all have left in the meantime
@@ -368,7 +369,7 @@ impl RetryQueue {
         let is_its = state.attempt == number;
         let timer = state.timer.take_if(|_| is_its);
         drop(state);
-        drop(timer);
+        PanicHook::default().catch(None, || drop(timer)); // a handle may be from outside
         if !is_its {
             return; // it was cancelled
         }

@@ -152,10 +152,7 @@ impl Member {
     fn run(&self, job: &Entry) {
         let mut own = self.own();
         if own.is_disposed {
-            // The disposal cancels one task after the other, and their destructors take their time. Nothing starts meanwhile.
-            drop(own);
-            job.cancel();
-            return;
+            return; // the disposal cancels one task after the other, this one too, and returns when they are dropped
         }
         own.waiting.remove(&job.position().key().to_bits());
         own.running = Some(Arc::clone(job));

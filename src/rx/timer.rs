@@ -214,7 +214,7 @@ impl SerialQueue {
                 Found::Due { task, is_own } => {
                     state.push(Arc::clone(&task.job));
                     self.start_drain(state, None);
-                    drop(task); // with the handle of its timer
+                    self.hook.catch(None, || drop(task)); // with the handle of its timer, which may be from outside
                     if is_own {
                         return;
                     }

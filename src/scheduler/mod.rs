@@ -266,7 +266,7 @@ impl Scheduler {
             let Service { shared, driven, threads, life, .. } = &*self.service;
             let (shared, driven, life) =
                 (Arc::clone(shared), Weak::clone(driven), Arc::clone(life));
-            let (threads, is_for_futures, successor) = (*threads, true, OnceLock::new());
+            let (threads, is_for_futures, successor) = (threads.clone(), true, OnceLock::new());
             let service = Service { shared, driven, threads, is_for_futures, life, successor };
             Arc::new(Scheduler::of(Arc::new(service), self.own.clone()))
         };
@@ -280,7 +280,10 @@ impl Scheduler {
 
     /// Returns the pool that runs the tasks of this handle, if it is one of this crate's.
     pub(crate) fn threads(&self) -> Option<PoolThreads> {
-        self.own.as_ref().map_or(self.service.threads, |own| own.executor.threads())
+        match &self.own {
+            Some(own) => own.executor.threads(),
+            None => self.service.threads.clone(),
+        }
     }
 
     // ----- shutdown ------------------------------------------------------------------------

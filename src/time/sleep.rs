@@ -13,6 +13,7 @@
 use std::cell::Cell;
 use std::future::Future;
 use std::mem;
+use std::panic::resume_unwind;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant as StdInstant};
@@ -20,6 +21,7 @@ use std::time::{Duration, Instant as StdInstant};
 use super::Instant;
 use crate::clock::timeline::after;
 use crate::platform::impls::impl_debug;
+use crate::platform::panics::caught;
 use crate::scheduler::in_force::{self, TimeSource};
 use crate::{Alarm, Scheduler};
 
@@ -138,9 +140,11 @@ impl Sleep {
         }
         // If the alarm has rung, there is no waker left, but the task will poll.
         if let Some(waker) = self.alarm.take().and_then(Alarm::into_waker) {
-            if self.set_alarm(&waker).is_ready() {
+            let set = caught(|| self.set_alarm(&waker)); // the clock is a user's
+            if !matches!(set, Ok(Poll::Pending)) {
                 waker.wake();
             }
+            set.map_or_else(|panic| resume_unwind(panic), drop);
         }
     }
 

@@ -2,14 +2,16 @@
 //! real ones. Nothing here waits for time to pass.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Barrier, mpsc};
+use std::sync::{Arc, Barrier, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use tickwheel::rx::ExecutorScheduler;
-use tickwheel::{DueTask, Executor, Scheduler, ThreadPool};
+use tickwheel::{
+    Clock, DueBatch, DueTask, Executor, ManualClock, Rejected, Scheduler, Sleeper, ThreadPool,
+};
 
-use crate::common::{PATIENCE, panic_on_purpose, until};
+use crate::common::{OnDrop, PATIENCE, panic_on_purpose, until};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -154,4 +156,42 @@ fn a_shutdown_among_many_callers_loses_none_and_takes_none_after_it() {
         });
         assert_eq!(runs.load(Ordering::Relaxed), accepted);
     }
+}
+
+/// An executor takes the tasks of a batch, and gives the rest of it, which is empty, to the pool. The batch is the last that
+/// owns the scheduler, and so its clock.
+#[test]
+fn s11_an_empty_batch_drops_nothing_under_the_lock_of_the_pool() {
+    struct TakesAll(Arc<ThreadPool>);
+    impl Executor for TakesAll {
+        fn execute(&self, task: DueTask) -> Result<(), Rejected> {
+            self.0.execute(task)
+        }
+        fn execute_batch(&self, batch: &mut DueBatch) {
+            batch.by_ref().for_each(DueTask::run);
+            self.0.execute_batch(batch);
+        }
+    }
+    struct Asks<F: FnMut()>(ManualClock, Mutex<OnDrop<F>>);
+    impl<F: FnMut() + Send + 'static> Clock for Asks<F> {
+        fn now(&self) -> Instant {
+            self.0.now()
+        }
+        fn sleep(&self, sleeper: &Sleeper, until: Option<Instant>) {
+            self.0.sleep(sleeper, until);
+        }
+    }
+    let pool = Arc::new(ThreadPool::new(1));
+    let ((release, released), (sender, dropped)) = (mpsc::channel::<()>(), mpsc::channel());
+    pool.execute(DueTask::new(Instant::now(), move || _ = released.recv())).expect("open");
+    let asked = Arc::clone(&pool);
+    let asks = OnDrop(move || sender.send(asked.is_shutdown()).expect("awaited"));
+    let builder = Scheduler::builder().clock(Asks(ManualClock::new(), Mutex::new(asks)));
+    let built = builder.executor(TakesAll(Arc::clone(&pool))).build_driven();
+    let (scheduler, driver) = built.expect("good");
+    (0..2).for_each(|_| drop(scheduler.schedule_once(Duration::ZERO, || ())));
+    driver.turn();
+    drop((driver, scheduler));
+    drop(release);
+    assert_eq!(dropped.recv_timeout(PATIENCE), Ok(false));
 }

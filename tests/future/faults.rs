@@ -13,11 +13,11 @@ use std::thread;
 use std::time::{Duration, Instant as StdInstant};
 
 use crate::common::told::Poller;
-use crate::common::{Grenade, PATIENCE, driven, driven_by, panic_on_purpose, silence};
+use crate::common::{Grenade, Moody, PATIENCE, driven, driven_by, panic_on_purpose, silence};
 use crate::{close, poll_with, waker};
 use tickwheel::future::block_on;
 use tickwheel::time::Sleep;
-use tickwheel::{Scheduler, time};
+use tickwheel::{ManualClock, Scheduler, time};
 
 const MILLI: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -207,4 +207,20 @@ fn a_thread_sleeps_as_its_thread_locals_are_dropped() {
         }
         thread.join().expect("no panic");
     }
+}
+
+/// A reset takes the waker out of the alarm, to set another one.
+#[test]
+fn s17_a_clock_that_panics_in_a_reset_loses_no_waker() {
+    silence();
+    let readings = Arc::new(AtomicUsize::new(0));
+    let clock = Moody(ManualClock::new(), Arc::clone(&readings));
+    let (scheduler, _driver) = driven_by(Scheduler::builder().clock(clock));
+    let poller = Poller::new();
+    let mut sleep = Box::pin(scheduler.sleep(Duration::from_secs(60)));
+    assert!(poller.poll(&mut sleep).is_pending());
+    readings.store(1, Ordering::Relaxed);
+    let earlier = StdInstant::now();
+    let reset = catch_unwind(AssertUnwindSafe(|| sleep.as_mut().reset(earlier)));
+    assert!(reset.is_err() && poller.woken() == 1, "the task polls it again");
 }

@@ -1314,10 +1314,10 @@ fn a_call_of_the_queue_in_the_closure_of_with_panics_and_does_not_hang() {
 /// A call that takes panics in any case, and before it has changed anything.
 #[test]
 fn s20_a_taker_in_the_closure_of_with_panics_and_costs_no_item() {
-    let calls: [&dyn Fn(&DelayQueue<u32, ()>); 3] = [
-        &|queue| _ = queue.try_next(),
-        &|queue| _ = queue.recv_timeout(Duration::ZERO),
-        &|queue| _ = pin!(queue.next()).poll(&mut Context::from_waker(Waker::noop())),
+    let calls: [fn(&DelayQueue<u32, ()>); 3] = [
+        |queue| _ = queue.try_next(),
+        |queue| _ = queue.recv_timeout(Duration::ZERO),
+        |queue| _ = pin!(queue.next()).poll(&mut Context::from_waker(Waker::noop())),
     ];
     for call in calls {
         let (_scheduler, driver, queue) = queue::<u32, ()>();

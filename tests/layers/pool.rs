@@ -776,23 +776,68 @@ fn s11_a_thread_factory_may_use_its_pool() {
     *slot.lock().expect("whole") = None;
 }
 
-/// It would call itself without an end.
+/// When the join begins, another thread is just being started. Then that fails.
+#[test]
+fn a_join_that_counts_on_a_start_which_fails_says_so() {
+    let ((in_factory, is_in), (fail, fails)) = (channel(), channel::<()>());
+    let (fails, started) = (Mutex::new(fails), AtomicUsize::new(0));
+    let pool = ScheduledThreadPool::builder().threads(2).thread_factory(move |thread, work| {
+        if started.fetch_add(1, Ordering::SeqCst) == 0 {
+            return thread.spawn(work).map(drop);
+        }
+        _ = in_factory.send(());
+        _ = fails.lock().expect("whole").recv();
+        Err(std::io::Error::other("no more"))
+    });
+    let pool = pool.build().expect("threads");
+    let (inner, (go_on, goes_on)) = (pool.clone(), channel::<()>());
+    let outer = pool.submit(move || {
+        goes_on.recv().expect("the other one is being started");
+        let part = inner.submit(|| 1).expect("it waits for a thread");
+        matches!(part.join(), Err(JoinError::WouldDeadlock))
+    });
+    let outer = outer.expect("open");
+    let other = pool.clone();
+    let starts = thread::spawn(move || other.submit(|| 2).map(drop));
+    is_in.recv().expect("it calls the factory");
+    go_on.send(()).expect("awaited");
+    until("the task is in", || pool.pending() == 2);
+    drop(fail);
+    starts.join().expect("no panic").expect("there is a thread");
+    assert!(outer.join().expect("no panic"));
+}
+
+/// It would call itself without an end, or two of them each other.
 #[test]
 fn s11_a_thread_factory_may_bring_a_task_each_time() {
     for threads in [1, 3] {
-        let slot = Arc::new(OnceLock::<ScheduledThreadPool>::new());
-        let (inner, (send, ran)) = (Arc::downgrade(&slot), channel());
-        let builder = ScheduledThreadPool::builder().threads(threads);
-        let pool = builder.thread_factory(move |thread, work| {
-            let (slot, send) = (inner.upgrade().expect("alive"), send.clone());
-            let sent = move || send.send(()).expect("awaited");
-            slot.get().expect("set").execute(sent).expect("it waits for the thread");
-            thread.spawn(work).map(drop)
-        });
-        let pool = slot.get_or_init(|| pool.build().expect("threads"));
+        let pools: [Arc<OnceLock<ScheduledThreadPool>>; 2] = Default::default();
+        let (ran, refused) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        for (own, other) in [(0, 1), (1, 0)] {
+            let others = [own, other].map(|at| Arc::downgrade(&pools[at]));
+            let (ran, refused) = (Arc::clone(&ran), Arc::clone(&refused));
+            let builder = ScheduledThreadPool::builder().threads(threads);
+            let pool = builder.thread_factory(move |thread, work| {
+                for pool in others.iter().filter_map(std::sync::Weak::upgrade) {
+                    let ran = Arc::clone(&ran);
+                    let count = move || _ = ran.fetch_add(1, Ordering::SeqCst);
+                    if pool.get().expect("set").execute(count) == Err(ScheduleError::NoThread) {
+                        refused.fetch_add(1, Ordering::SeqCst);
+                    }
+                }
+                thread.spawn(work).map(drop)
+            });
+            assert!(pools[own].set(pool.build().expect("threads")).is_ok());
+        }
+        let pool = pools[0].get().expect("set");
         assert_eq!(pool.submit(|| 2).expect("open").join().expect("it runs"), 2);
-        receive(&ran, threads);
-        assert!(ran.try_recv().is_err(), "once for each thread");
+        let brought = 2 * 2 * threads; // each thread's start has brought one to each pool
+        let is_done = || ran.load(Ordering::SeqCst) + refused.load(Ordering::SeqCst) == brought;
+        until("all have run or were refused", is_done);
+        assert!(refused.load(Ordering::SeqCst) > 0);
+        pools
+            .iter()
+            .for_each(|pool| assert_eq!(pool.get().map(ScheduledThreadPool::pending), Some(0)));
     }
 }
 

@@ -15,7 +15,7 @@ use crate::common::{PATIENCE, count};
 use tickwheel::message_loop::{
     DefaultPump, Delegate, MessageLoop, MessagePump, Next, RunLoop, TaskRunner,
 };
-use tickwheel::{Clock, ManualClock};
+use tickwheel::{Clock, ManualClock, Sleeper, SystemClock};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -341,4 +341,45 @@ fn an_event_of_the_pump_s_own_may_post_in_a_nested_run_too() {
     }));
     looper.run();
     assert_eq!(log.all(), [1, 2, 3]);
+}
+
+/// The nested run ends, and the run that waits has to look again before it sleeps.
+#[test]
+fn a_clock_that_runs_the_loop_in_its_wait_makes_it_miss_no_post() {
+    thread_local! {
+        static LOOP: RefCell<Option<Rc<MessageLoop>>> = const { RefCell::new(None) };
+        static IS_INSIDE: Cell<bool> = const { Cell::new(false) };
+    }
+    struct RunsTheLoop(SyncSender<()>);
+    impl Clock for RunsTheLoop {
+        fn now(&self) -> Instant {
+            if !IS_INSIDE.replace(true) {
+                let here = LOOP.with(|here| here.borrow().clone());
+                here.into_iter().for_each(|here| _ = here.run_until_idle());
+                IS_INSIDE.set(false);
+            }
+            SystemClock.now()
+        }
+        fn sleep(&self, sleeper: &Sleeper, until: Option<Instant>) {
+            _ = self.0.try_send(());
+            SystemClock.sleep(sleeper, until);
+        }
+    }
+    let ((sleeps, is_asleep), (sender, runners)) = (sync_channel(1), sync_channel(1));
+    let host = thread::spawn(move || {
+        let own = MessageLoop::builder().clock(RunsTheLoop(sleeps)).prepare().expect("unbound");
+        let own = Rc::new(own);
+        LOOP.set(Some(Rc::clone(&own)));
+        own.runner().post_delayed(Duration::from_secs(3600), || ()).expect("open");
+        sender.send(own.runner()).expect("awaited");
+        own.run();
+        LOOP.take();
+    });
+    let runner = runners.recv().expect("it is prepared");
+    is_asleep.recv_timeout(PATIENCE).expect("it sleeps until the task is due");
+    let (sender, ran) = sync_channel(1);
+    runner.post(move || sender.send(()).expect("awaited")).expect("open");
+    ran.recv_timeout(PATIENCE).expect("the post has woken it");
+    runner.quit();
+    host.join().expect("no panic");
 }

@@ -7,6 +7,7 @@ mod cleanups;
 mod contract;
 mod debounce;
 mod end;
+mod handles;
 mod one_thread;
 mod others;
 mod over;

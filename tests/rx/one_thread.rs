@@ -3,7 +3,7 @@
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Barrier, mpsc};
+use std::sync::{Arc, Barrier, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -150,6 +150,25 @@ fn the_last_handle_may_be_dropped_on_the_thread_itself() {
     for _ in 0..200 {
         drop(SingleThreadScheduler::new("unused").expect("a thread"));
     }
+}
+
+/// Also if the turn of a task comes while the disposal drops another one.
+#[test]
+fn s09_a_disposal_drops_all_closures_before_it_returns() {
+    let (workers, _clock) = on_virtual_time();
+    let (one, other, log) = (workers.worker(), workers.worker(), Log::default());
+    let (release, behind) = (Mutex::new(Some(occupy(&other))), log.clone());
+    let first = OnDrop(move || {
+        drop(release.lock().expect("whole").take());
+        until("the turn of the second one has come and gone", || behind.all() == [1]);
+    });
+    let (sender, dropped_by) = mpsc::channel();
+    let second = OnDrop(move || sender.send(thread::current().id()).expect("awaited"));
+    one.schedule(move || drop(first));
+    one.schedule(move || drop(second));
+    other.schedule(log.task(1));
+    one.dispose();
+    assert_eq!(dropped_by.try_recv(), Ok(thread::current().id()));
 }
 
 #[test]

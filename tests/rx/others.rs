@@ -282,6 +282,27 @@ fn a_task_runs_in_the_context_of_who_scheduled_it() {
 }
 
 #[test]
+fn a_context_that_cannot_be_installed_leaves_the_one_around_it_as_it_was() {
+    struct Fails;
+    impl ContextCapture for Fails {
+        type Context = ();
+        fn capture(&self) {}
+        fn replace(&self, (): ()) {
+            panic_on_purpose();
+        }
+    }
+    silence();
+    let (timers, driver) = Scheduler::builder().build_driven().expect("good");
+    let tenants = ContextAwareScheduler::new(ExecutorScheduler::new(Inline, &timers), Tenant);
+    let both = ContextAwareScheduler::over(move || tenants.worker(), Fails);
+    TENANT.set(7);
+    both.worker().schedule_after(SECOND, || ());
+    TENANT.set(0);
+    driver.advance(SECOND);
+    assert_eq!(TENANT.get(), 0);
+}
+
+#[test]
 fn a_panic_of_a_task_is_reported_beside_that_of_the_way_back() {
     silence();
     let (timers, driver) = Scheduler::builder().build_driven().expect("good");
