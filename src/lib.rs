@@ -120,7 +120,7 @@
 //! | `tokio` | a runtime's `Handle` is an [`Executor`]; `TokioBlocking` runs tasks that block |
 //! | `rayon` | a `rayon::ThreadPool` is an [`Executor`] |
 //! | `hyper` | a [`Scheduler`] is a timer for hyper 1 |
-//! | `futures-core` | [`time::Interval`] is a `Stream`; `future::StreamTimeExt` for every `Stream`; futures are `FusedFuture`s |
+//! | `futures-core` | [`time::Interval`] is a `Stream`; `future::StreamTimeExt` for every `Stream`; the futures of `time`, `delay` and `pool` are `FusedFuture`s |
 //! | `tracing` | a one-shot runs in the span where it was scheduled, and each run of a series in a root span of its own, so that no trace grows for ever; panics and rejections are events; `rx::TracingSpans` |
 //! | `metrics` | `MetricsReporter`: counters, a gauge and a histogram of lateness |
 //!

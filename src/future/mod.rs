@@ -64,7 +64,8 @@ use crate::scheduler::in_force;
 /// on the scheduler's tick thread (by [`Inline`](crate::Inline)) or in a turn of its [`Driver`](crate::Driver). Such a
 /// wait would never end.
 ///
-/// If another thread may wake the future as well, `block_on` waits. A timer that serves as the timeout of this future
+/// If another thread may wake the future as well, `block_on` waits. So it does if the timers have wakers of a combinator, as in
+/// `FuturesUnordered`: nobody sees whom those wake. A timer that serves as the timeout of this future
 /// does not ring while the thread is blocked. A [`ScheduledFuture`](crate::pool::ScheduledFuture) reports a deadlock
 /// when it is [joined](crate::pool::ScheduledFuture::join), not here.
 pub fn block_on<F: IntoFuture>(future: F) -> F::Output {

@@ -46,13 +46,12 @@
 //! | a series in its run | that run is its last | that run is its last | that run is its last | repeats until its next run is not due yet | that run is its last |
 //! | a future that has been woken, or is new | dropped | is polled | is polled | is polled | dropped |
 //! | a future that waits | dropped | dropped | dropped | dropped | dropped |
-//!
-//! A delayed task that does not nest, and whose turn has come in a nested run, is an immediate task from then on.
 //! | a post that comes afterwards | refused | refused | refused | taken until the loop has stopped | refused |
 //! | a wake that comes afterwards | not taken | not taken | not taken | taken until the loop has stopped | not taken |
 //! | a reply that comes afterwards | dropped | dropped | dropped | taken until the loop has stopped | dropped |
 //! | an idle handler | dropped | dropped | dropped | dropped | dropped |
 //!
+//! - A delayed task that does not nest, and whose turn has come in a nested run, is an immediate task from then on.
 //! - *Dropped* means: on the loop's thread, together with the [`MessageLoop`]. Then the task's handle says that it is
 //!   done, and not that it was cancelled. The handle of a future returns
 //!   [`JoinError::Cancelled`](crate::pool::JoinError::Cancelled). If a destructor posts, its task is refused.

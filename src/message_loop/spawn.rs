@@ -119,7 +119,7 @@ impl LocalTaskRunner {
 /// A handle to a future that [`spawn_local`](LocalTaskRunner::spawn_local) runs. Awaiting it, on the same thread, gives
 /// the result of the future. [`handle`](LocalJoinHandle::handle) returns a handle that may go to any thread.
 ///
-/// Dropping it does not cancel the future.
+/// Dropping it does not cancel the future. The result is taken once. After that, a poll is pending for ever.
 ///
 /// Await it in another future of the loop. A task of the loop that blocks until it is ready, as
 /// [`block_on`](crate::future::block_on) does, blocks for ever, because then the loop cannot poll the future.
@@ -158,7 +158,8 @@ impl<T> LocalJoinHandle<T> {
         self.task.clone()
     }
 
-    /// Returns true if the future has ended: with a result, by a panic, or by a cancel.
+    /// Returns true if the future has ended: with a result, by a panic, or by a cancel. After a cancel it has ended when it is
+    /// dropped: on another thread, or in its own poll, that comes a little later.
     pub fn is_done(&self) -> bool {
         self.outcome.is_known()
     }

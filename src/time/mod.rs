@@ -139,7 +139,7 @@
 //! | `Sleep` is not `Unpin` | it is; `Pin::new(&mut sleep)` is enough |
 //! | deadlines are of the type `tokio::time::Instant` | instants of std are welcome too; where the code says `at.into()`, write `at` |
 //! | `time::error::Error` | not there: no timer fails |
-//! | tasks that [`advance`] wakes may run some yields later | they run before it returns, if they are tasks of the same thread |
+//! | tasks that [`advance`] wakes may run some yields later | the same: before it returns, those run that the runtime polls before it comes back to the caller. For a future in `block_on` these are some sixty |
 //! | `pause` is for the whole runtime | for the calling thread; what was made before stays real |
 //! | `start_paused`, and time moves by itself | [`pause`] first, and [`advance_when_idle`] as the runtime's hook; `start_paused` moves tokio's own time, not this one. Input and output that is ready, and blocking tasks, are not looked at before the time moves |
 //! | a pending timeout takes a lock of the runtime | one lock-free schedule and one exchange |
@@ -280,8 +280,8 @@ pub mod error {
 ///
 /// Sleeps, timeouts and intervals that this thread makes from now on keep virtual time, on whichever thread they are
 /// polled. Those that it made before stay in real time, and other threads are not affected. The clock runs again after
-/// [`resume`], and ends with the thread. In a [`Driver::block_on`](crate::Driver::block_on) time is virtual already,
-/// and this does nothing.
+/// [`resume`], and ends with the thread. In the [`block_on`](crate::Driver::block_on) of a
+/// [`Driver`](crate::Driver) on a virtual clock this does nothing, and there [`resume`] and [`advance`] never panic.
 ///
 /// Nothing moves the clock but [`advance`], the hook [`advance_when_idle`], and this crate's
 /// [`block_on`](crate::future::block_on). So a sleep under a runtime without the hook waits for an `advance`. The clock
