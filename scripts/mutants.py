@@ -35,8 +35,9 @@ SOURCES = "src/", "durable/src/"
 HERE = ROOT / "target" / "mutants"
 TREE, BUILD, SEEN, LIST, LEFT_OUT = (HERE / name for name in ("tree", "build", "seen", "list.json", "left_out.txt"))
 
-# Tests of the text of the sources, and those in which the system stands still for seconds.
-IDLE = "faults::", "bounds::api_table::", "bounds::tree::", "alone::abuse::", "executors::abuse_of_executors::"
+# Tests of the text of the sources, those in which the system stands still for seconds, and one that bounds its own memory.
+IDLE = ("faults::", "bounds::api_table::", "bounds::tree::", "alone::abuse::", "executors::abuse_of_executors::",
+        "alone::memory::s20_")
 # They take long, so only those meet them whom no other catches.
 LATER = "alone::memory::", "alone::overload::", "alone::storms::", "cancel::abuse_of_closures::"
 # For those who are built one by one.
@@ -356,13 +357,13 @@ def main():
 
     print("which tests come by them", flush=True)
     above = [] if all(prefix.startswith("src/") for prefix in prefixes or SOURCES) else ["-p", "tickwheel-durable"]
-    programs = build([*TESTS, "--tests", "-p", "tickwheel", *above])
+    programs = build([*TESTS, "--tests", "-p", "tickwheel", "-p", "tickwheel-ecosystem", *above])
     models = build(MODELS, LOOM)
     if programs is None or models is None:
         sys.exit("the tests do not compile in the mutated tree")
     switched = sorted(wanted - left_out)
     left = all_meet(switched, watch(programs, lambda test: not test.startswith(IDLE + LATER)), programs)
-    (HERE / "survivors.txt").write_text("\n".join(name[number] for number in sorted(left)) + "\n") # so far
+    (HERE / "survivors.txt").write_text("\n".join(name[number] for number in sorted(left)) + "\n")  # so far
     left = all_meet(left, watch(programs, lambda test: test.startswith(LATER)), programs)
     left = all_meet(left, watch(models, lambda test: "::models::" in test), models)
     more, compiled = one_by_one([number for number in apart if number in wanted], mutants)

@@ -265,6 +265,41 @@ fn s21_a_driven_scheduler_is_closed_by_its_driver_or_by_the_next_turn() {
     assert_eq!(scheduler.close().expect("nobody turns it").len(), 1);
 }
 
+/// After the `shutdown_timeout` it does not wait for the run, and returns the series that is in it too.
+#[test]
+fn s29_a_driver_s_close_returns_what_there_is_while_a_run_goes_on() {
+    let builder = Scheduler::builder().executor(ThreadPool::new(1)).shutdown_timeout(MILLI);
+    let (scheduler, driver) = builder.build_driven().expect("good");
+    let ((go_on, goes_on), (sender, has_begun)) = (mpsc::channel::<()>(), mpsc::channel());
+    let series = scheduler.schedule_repeatedly(Duration::ZERO, SECOND, move || {
+        sender.send(()).expect("awaited");
+        _ = goes_on.recv();
+    });
+    let other = scheduler.schedule_once(HOUR, || ()).expect("open");
+    driver.turn();
+    has_begun.recv().expect("it runs");
+    let leftovers = driver.close();
+    assert_eq!((leftovers.len(), scheduler.pending()), (2, 0));
+    drop(leftovers);
+    assert!(other.is_done());
+    drop(go_on);
+    until("the run is over", || series.as_ref().is_ok_and(tickwheel::Cancellable::is_done));
+}
+
+/// Of a task that was cancelled there is nothing to move, and it takes no place there.
+#[test]
+fn s25_a_leftover_that_was_cancelled_takes_no_place_elsewhere() {
+    let (scheduler, driver) = driven();
+    let (full, _other) = Scheduler::builder().max_pending(1).build_driven().expect("good");
+    let task = scheduler.schedule_once(SECOND, || ()).expect("open");
+    for leftover in driver.close() {
+        assert!(task.cancel());
+        assert!(leftover.reschedule(&full).is_ok_and(|moved| moved.is_done()));
+    }
+    assert_eq!(full.pending(), 0);
+    full.schedule_once(SECOND, || ()).expect("room for one");
+}
+
 #[test]
 fn s21_a_stop_can_be_awaited() {
     struct Unpark(Thread);

@@ -45,7 +45,7 @@ fn block(pool: &ScheduledThreadPool) -> std::sync::mpsc::Sender<()> {
 }
 
 fn is_cancelled<T>(future: ScheduledFuture<T>) -> bool {
-    matches!(future.join(), Err(JoinError::Cancelled))
+    future.join().is_err_and(|error| error.is_cancelled() && !error.is_panic())
 }
 
 // ----- results -----------------------------------------------------------------------------
@@ -132,6 +132,7 @@ fn a_panic_ends_its_own_task_and_is_told_of() {
     assert!(error.is_panic() && !error.is_cancelled() && !JoinError::Cancelled.is_panic());
     crate::common::silence();
     assert!(panic::catch_unwind(|| JoinError::Cancelled.into_panic()).is_err(), "no payload");
+    assert!(error.is_panic() && !error.is_cancelled());
     let JoinError::Panicked(payload) = error else { panic!("it has panicked") };
     assert_eq!(payload.message(), Some("number 5"));
     assert_eq!(payload.into_inner().downcast_ref::<String>().map(String::as_str), Some("number 5"));

@@ -272,6 +272,46 @@ impl Cancel for Fixed {
 }
 
 #[test]
+fn s28_a_handle_of_another_type_moves_nothing_unless_it_says_so_and_equals_its_clones() {
+    let (scheduler, _driver) = driven();
+    let task = scheduler.schedule_once(SECOND, || ()).expect("open");
+    let [one, other] = [(); 2].map(|()| Cancellable::from(Arc::new(Fixed(task.clone()))));
+    assert!(!one.reset(HOUR) && !one.reset_at(scheduler.now()) && one.deadline().is_none());
+    assert!(one == one.clone() && one != other && one != task);
+    assert_eq!(task.deadline(), Some(scheduler.now() + SECOND));
+}
+
+/// A run of it is its last, so no run after it can move.
+#[test]
+fn s28_a_series_in_its_last_run_does_not_move() {
+    let in_its_run = |schedule: Arc<dyn Schedule>, end: Box<dyn Fn() + Send>| {
+        let ((give, own), (sender, moved)) = (mpsc::channel::<Cancellable>(), mpsc::channel());
+        let series = schedule.schedule_repeatedly(MS, HOUR, move || {
+            let own = own.recv().expect("its handle");
+            let before = own.reset(HOUR);
+            end();
+            sender.send((before, own.reset(HOUR))).expect("awaited");
+        });
+        give.send(series.expect("open")).expect("it waits");
+        moved.recv_timeout(crate::common::PATIENCE).expect("it runs")
+    };
+    let pool = ScheduledThreadPool::new(1);
+    let closes = pool.clone();
+    assert_eq!(in_its_run(Arc::new(pool), Box::new(move || closes.shutdown())), (true, false));
+    let looper = LoopThread::spawn("quits").expect("a thread");
+    let quits = looper.runner();
+    let end = Box::new(move || quits.quit_safely());
+    assert_eq!(in_its_run(Arc::new(looper.runner()), end), (true, false));
+    let (worker, timers) = (rx::single(), Scheduler::new());
+    let disposed = worker.clone();
+    assert_eq!(in_its_run(Arc::new(worker), Box::new(move || disposed.dispose())), (true, false));
+    let executor = Arc::new(ThreadPool::new(1));
+    let worker = ExecutorScheduler::new(Arc::clone(&executor), &timers).worker();
+    let end = Box::new(move || executor.shutdown());
+    in_its_run(Arc::new(worker), end); // the worker learns of it when it brings the next run
+}
+
+#[test]
 fn s28_a_worker_moves_its_tasks_on_timers_that_do_not_move() {
     let (timers, driver) = driven();
     let workers = ExecutorScheduler::over(Inline, wrapping(&timers, Fixed));
