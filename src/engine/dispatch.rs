@@ -10,6 +10,7 @@ use super::Engine;
 use super::bounds::{BATCH, HAND_OVER, SHARE_NANOS, SKIP, TAKE_IN};
 use super::retries::LONGEST_PAUSE_NANOS;
 use crate::clock::clocks::Clock;
+use crate::engine::slots::closure::Named;
 use crate::engine::slots::deadline::{self, CameOut};
 use crate::engine::slots::task::{self, Repetition};
 use crate::executor::DueTask;
@@ -220,7 +221,8 @@ impl Engine {
         let reading = self.shared.ask_clock(Clock::now);
         let reading = reading.unwrap_or_else(|| self.shared.watch.timeline.instant(self.now));
         let times = self.shared.watch.read_at(reading, task.deadline());
-        let admitted = self.shared.admit(times, || task.run(), Repetition::NONE, None);
+        let Some((name, task)) = task.into_closure() else { return };
+        let admitted = self.shared.admit(times, Named { name, task }, Repetition::NONE, None);
         quietly(|| drop(admitted));
     }
 
@@ -257,6 +259,9 @@ impl Engine {
             looked_at += offered + passed_over;
             let refused = self.flush(executor).min(offered);
             took += offered - refused;
+            if self.retries.of(executor).has_refused_for_good() {
+                return;
+            }
             // An executor whose queue has room for some takes a part of a large offer. Only an offer of one tells that
             // it is full.
             if offered == 1 && refused == 1 && (took == 0 || is_second_try) {

@@ -206,6 +206,11 @@ impl RetryQueue {
         }
     }
 
+    /// Returns true if the executor is not asked any more.
+    pub(super) fn has_refused_for_good(&self) -> bool {
+        self.has_refused_for_good
+    }
+
     /// Returns when to retry: never, if the executor has refused for good.
     fn retry_at(&self) -> Option<Moment> {
         self.retry_at.filter(|_| !self.has_refused_for_good)

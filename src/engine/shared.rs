@@ -92,12 +92,13 @@ impl Shared {
         shutdown_timeout: Duration,
         has_a_thread: bool,
     ) -> Arc<Shared> {
+        let intake = Intake::new(watch.clock.tells_calls_apart(), max_pending); // the clock is a user's
         Arc::new_cyclic(|me: &Weak<Shared>| {
             let (id, serial) = register(me);
             Shared {
                 id,
                 serial,
-                intake: Intake::new(watch.clock.tells_calls_apart(), max_pending),
+                intake,
                 watch,
                 hooks,
                 bell,

@@ -11,7 +11,7 @@ use crate::engine::slots::Phase;
 use crate::engine::slots::state::Word;
 use crate::engine::slots::task::{self, Leftover};
 use crate::observe::TaskPanic;
-use crate::platform::panics::{Payload, discard};
+use crate::platform::panics::{Payload, caught, discard};
 use crate::wheel::entry::{Entry, TaskKey};
 
 /// What is there at the end.
@@ -75,7 +75,8 @@ impl Engine {
         // of ours gets its tasks back by a `close`.
         self.shared.termination.want();
         self.shared.stop();
-        self.shut_down();
+        let ended = caught(|| self.shut_down());
+        ended.err().into_iter().for_each(discard); // the first fault is told
         if !self.shared.termination.has_come() {
             // A fault has broken off the shutdown itself. The end comes without leftovers. Otherwise a close would
             // wait for it without end.

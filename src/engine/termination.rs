@@ -449,6 +449,7 @@ impl Termination {
 
     /// Waits until the end has come and no run is in progress. Returns false if that is not so by then.
     pub(crate) fn wait_for_runs(&self, until: Option<Instant>) -> bool {
+        let _waits = WaitingRuns::begin();
         let is_over = |state: &mut State| state.has_come && state.has_no_runs();
         self.wait_while(until, |state| !is_over(state)).is_some()
     }
@@ -485,6 +486,8 @@ impl Termination {
     /// Takes the leftovers if the end has come. Otherwise the waker is woken when it comes.
     pub(crate) fn poll(&self, waiter: &mut Option<u64>, waker: &Waker) -> Poll<Vec<Leftover>> {
         let mine = waker.clone(); // it may run a user's code, so it comes before the lock (S11)
+        // A poll inside of a run makes that run wait, and other closes must not wait for it. Noted before the look, as in `wait`.
+        waits_from_now_on();
         let mut state = self.lock();
         if state.is_ready() {
             let leftovers = state.take_if_kept();
@@ -492,8 +495,6 @@ impl Termination {
             quietly(|| drop(mine)); // its panic must not cost the caller the leftovers
             return Poll::Ready(leftovers);
         }
-        // A poll inside of a run makes that run wait, and other closes must not wait for it.
-        waits_from_now_on();
         // By its number, a later poll of the same waiter replaces its waker.
         let number = *waiter.get_or_insert_with(|| {
             state.next_waiter += 1;

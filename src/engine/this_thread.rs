@@ -4,7 +4,6 @@
 use std::cell::{Cell, RefCell};
 
 use crate::backpressure::Wait;
-use crate::engine::slots::task;
 use crate::platform::sync::{Mutex, global, local, lock};
 use crate::wheel::entry::{SchedulerId, TaskKey};
 
@@ -74,10 +73,19 @@ pub(crate) fn enter_run(scheduler: SchedulerId, key: TaskKey) -> Option<Run> {
     outer
 }
 
+local!(
+    /// A task that this thread runs has polled the end of a scheduler.
+    HAS_POLLED: Cell<bool> = Cell::new(false)
+);
+
 /// Notes that the run has ended.
 #[inline]
 pub(crate) fn leave_run(outer: Option<Run>) {
-    RUN.with(|run| run.set(outer));
+    let run = RUN.with(|run| run.replace(outer));
+    if HAS_POLLED.with(Cell::get) {
+        waits_no_more(run);
+        HAS_POLLED.with(|has_polled| has_polled.set(outer.is_some()));
+    }
     if outer.is_some() {
         forget_outer();
     }
@@ -125,8 +133,9 @@ fn all_runs() -> Vec<TaskKey> {
 
 // ----- runs that wait for the end of a scheduler ------------------------------------------------------
 
-// A task may close its scheduler, or wait for the end of another one. Two such runs must not wait for each other. So each
-// run notes itself before it waits, and no close inside of a run waits for a run that is noted.
+// A task may close its scheduler, or wait for the end of another one. Two such runs must not wait for each other's ends. So each
+// run notes itself before it waits, and no close inside of a run waits for a run that is noted. Two tasks on tick threads that
+// wait for the end of each other's scheduler do so until their time is up: each tick thread has to return first.
 
 // The runs whose threads wait for the end of a scheduler, each as often as it waits.
 global!(WAITING: Mutex<Vec<TaskKey>> = Mutex::new(Vec::new()));
@@ -165,9 +174,15 @@ pub(super) fn waits_from_now_on() {
         let mut waiting = lock(&WAITING);
         // Nobody tells when a future is dropped, or for how long it waits. So its runs count as waiting until they are
         // over.
-        waiting.retain(|run| !task::is_over(*run) && !runs.contains(run));
+        waiting.retain(|run| !runs.contains(run));
         waiting.extend(&runs);
+        HAS_POLLED.with(|has_polled| has_polled.set(true));
     }
+}
+
+#[cold]
+fn waits_no_more(run: Option<Run>) {
+    lock(&WAITING).retain(|waits| run.is_none_or(|(_, key)| *waits != key));
 }
 
 /// Returns true if the calling thread has to wait for this run.

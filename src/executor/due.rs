@@ -16,6 +16,8 @@ use crate::platform::impls::impl_debug;
 use crate::platform::panics::quietly;
 use crate::wheel::entry::{Entry, SchedulerId};
 
+type Closure = Box<dyn FnOnce() + Send>;
+
 /// The scheduler that a due task belongs to. The engine implements it, so this module does not depend on the engine.
 pub(crate) trait TaskOwner: Send + Sync {
     /// Claims each of these tasks and runs it, unless it was cancelled. Never unwinds.
@@ -108,7 +110,7 @@ enum Inner {
         deadline: Instant,
         name: &'static str,
         /// The mutex is never locked. It makes a task, and so a [`Rejected`], `Sync`.
-        task: Mutex<Box<dyn FnOnce() + Send>>,
+        task: Mutex<Closure>,
     },
     /// It was run, or given back to its owner.
     Empty,
@@ -194,6 +196,19 @@ impl DueTask {
                 Ok(())
             }
             inner => Err(DueTask(inner)),
+        }
+    }
+
+    /// Returns the name and the closure of a task that belongs to no scheduler.
+    pub(crate) fn into_closure(mut self) -> Option<(&'static str, Closure)> {
+        match std::mem::replace(&mut self.0, Inner::Empty) {
+            Inner::Standalone { name, task, .. } => {
+                Some((name, task.into_inner().unwrap_or_else(PoisonError::into_inner)))
+            }
+            inner => {
+                self.0 = inner;
+                None
+            }
         }
     }
 

@@ -321,6 +321,8 @@ impl Driver {
     /// Sets the waker that is woken if, after a [`turn`](Driver::turn), another thread schedules a task that is due
     /// before the instant that the turn has returned. `None` removes the waker.
     ///
+    /// Set it before the turn. Tasks that came between the turn and this call wake nobody.
+    ///
     /// A waker can write to a pipe, post to a loop, or unpark a thread:
     ///
     /// ```

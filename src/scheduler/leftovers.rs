@@ -301,13 +301,14 @@ impl PendingTask {
         }
         let due = self.due();
         let Some(task) = self.task.take() else { return false };
-        // A handle may cancel the task until it is claimed.
-        let Some(running) = Running::claim_leftover(task.key) else { return false };
-        // So that `await_termination` waits for it: no queue has it any more.
+        // So that `await_termination` waits for it: no queue has it any more. Before the claim, or it could look in between.
         self.shared.termination.runs_leftover(true);
-        self.shared.run_claimed(running, due, false);
+        // A handle may cancel the task until it is claimed.
+        let running = Running::claim_leftover(task.key);
+        let runs = running.is_some();
+        running.into_iter().for_each(|running| self.shared.run_claimed(running, due, false));
         self.shared.termination.runs_leftover(false);
-        true
+        runs
     }
 
     /// Cancels the task. Returns false if one of its handles has cancelled it before.

@@ -27,7 +27,10 @@ fn admit_out_of_line<T: Content>(
     repetition: Repetition,
     own: Option<&Arc<NumberedExecutor>>,
 ) -> Result<TaskKey, ScheduleError> {
-    shared.admit(times, task, repetition, own).map_err(|(reason, _)| reason)
+    shared.admit(times, task, repetition, own).map_err(|(reason, refused)| {
+        shared.hooks.catch(|| drop(refused)); // its panic must not cost the caller the reason
+        reason
+    })
 }
 
 impl Scheduler {
@@ -312,7 +315,10 @@ impl Scheduler {
         period: Period,
         task: impl Content,
     ) -> Result<Cancellable, ScheduleError> {
-        let repetition = Repetition::of(period).ok_or(ScheduleError::ZeroPeriod)?;
+        let Some(repetition) = Repetition::of(period) else {
+            self.shared().hooks.catch(|| drop(task));
+            return Err(ScheduleError::ZeroPeriod);
+        };
         self.admit(self.shared().watch.after(initial), task, repetition)
     }
 

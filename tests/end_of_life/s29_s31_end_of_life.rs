@@ -936,3 +936,48 @@ fn s31_the_layers_tell_whose_panic_it_is() {
     assert!(leftovers.iter().any(|leftover| leftover.name() == name), "{leftovers:?}");
     drop((leftovers, call));
 }
+
+/// A run that has polled the end of a scheduler waits for it, and no close in another run waits for that run. The next run of
+/// the series waits for nothing.
+#[test]
+fn s29_a_close_in_a_run_waits_for_a_series_that_has_polled_another_end_before() {
+    let other = Scheduler::builder().executor(tickwheel::Inline).build().expect("good");
+    let ((busy, is_busy), (release, released)) = (mpsc::channel(), mpsc::channel::<()>());
+    let keeps_its_thread = move || {
+        busy.send(()).expect("awaited");
+        _ = released.recv();
+    };
+    other.schedule_once(Duration::ZERO, keeps_its_thread).expect("open");
+    is_busy.recv().expect("it runs");
+    let builder = Scheduler::builder().executor(ThreadPool::new(2)).shutdown_timeout(PATIENCE);
+    let scheduler = builder.build().expect("good");
+    let ((begun, has_begun), (end, may_end)) = (mpsc::channel(), mpsc::channel::<()>());
+    let (has_ended, mut run) = (Arc::new(AtomicBool::new(false)), 0);
+    let (stopping, ended) = (other.stop(), Arc::clone(&has_ended));
+    let mut stopping = Some(stopping);
+    let series = move || {
+        run += 1;
+        if let Some(stopping) = stopping.take() {
+            assert!(pin!(stopping).poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        }
+        if run == 2 {
+            begun.send(()).expect("awaited");
+            _ = may_end.recv();
+            ended.store(true, Ordering::SeqCst);
+        }
+    };
+    let millisecond = Duration::from_millis(1);
+    scheduler.schedule_with_fixed_delay(Duration::ZERO, millisecond, series).expect("open");
+    has_begun.recv().expect("the second run");
+    let (sender, closed) = mpsc::channel();
+    let (inner, ended) = (scheduler.clone(), Arc::clone(&has_ended));
+    let close = move || {
+        let left = inner.close().map(|left| left.len());
+        sender.send((left, ended.load(Ordering::SeqCst))).expect("awaited");
+    };
+    scheduler.schedule_once(Duration::ZERO, close).expect("open");
+    assert!(closed.recv_timeout(Duration::from_millis(50)).is_err(), "the run goes on");
+    drop(end);
+    assert_eq!(closed.recv_timeout(PATIENCE), Ok((Ok(1), true)));
+    drop(release);
+}

@@ -13,7 +13,7 @@ use crate::common::{Grenade, PATIENCE, count, panic_on_purpose, silence, until};
 use tickwheel::pool::ScheduledThreadPool;
 use tickwheel::{
     Builder, Clock, CloseError, Driver, DueBatch, DueTask, Executor, Inline, ManualClock, Observer,
-    Precision, Rejected, Scheduler, Sleeper, SystemClock, ThreadPool,
+    Precision, Rejected, ScheduleError, Scheduler, Sleeper, SystemClock, ThreadPool,
 };
 
 const MILLI: Duration = Duration::from_millis(1);
@@ -1087,4 +1087,74 @@ fn s05_a_zero_delay_does_not_wait_for_what_is_not_due() {
         assert_eq!(receiver.recv_timeout(PATIENCE), Ok(n));
     }
     assert_eq!(scheduler.pending(), tasks);
+}
+
+#[test]
+fn s30_an_executor_that_refuses_for_good_in_a_retry_is_not_asked_once_more() {
+    #[derive(Default)]
+    struct Ends(AtomicUsize);
+    impl Executor for Ends {
+        fn execute(&self, task: DueTask) -> Result<(), Rejected> {
+            Err(Rejected::for_good(task))
+        }
+        fn execute_batch(&self, batch: &mut DueBatch) {
+            match self.0.fetch_add(1, Ordering::SeqCst) {
+                0 => {} // it is full
+                1 | 2 => batch.for_each(DueTask::run),
+                _ => {
+                    while let Some(task) = batch.next() {
+                        batch.reject(Rejected::for_good(task));
+                    }
+                }
+            }
+        }
+    }
+    let ends = Arc::new(Ends::default());
+    let built = Scheduler::builder().executor(Arc::clone(&ends)).build_driven();
+    let (scheduler, driver) = built.expect("good");
+    (0..20).for_each(|_| drop(scheduler.schedule_once(Duration::ZERO, || ())));
+    driver.advance(Duration::from_secs(60));
+    assert_eq!((ends.0.load(Ordering::SeqCst), scheduler.pending()), (4, 17));
+}
+
+/// A task of no scheduler that an executor gives back in a batch is a task of that scheduler.
+#[test]
+fn s17_s31_a_task_of_no_scheduler_keeps_its_name_and_its_panic_is_told() {
+    struct GivesBack(Mutex<Option<DueTask>>);
+    impl Executor for GivesBack {
+        fn execute(&self, task: DueTask) -> Result<(), Rejected> {
+            Err(Rejected::new(task))
+        }
+        fn execute_batch(&self, batch: &mut DueBatch) {
+            let kept = self.0.lock().expect("whole").take();
+            kept.into_iter().for_each(|task| batch.reject(Rejected::new(task)));
+            batch.run_all();
+        }
+    }
+    silence();
+    let task = DueTask::new(Instant::now(), || panic_on_purpose());
+    let (name, told) = (task.name(), Arc::new(Mutex::new(Vec::new())));
+    let tells = Arc::clone(&told);
+    let builder = Scheduler::builder().executor(GivesBack(Mutex::new(Some(task))));
+    let builder = builder.on_panic(move |panic| tells.lock().expect("whole").push(panic.name()));
+    let (scheduler, driver) = builder.build_driven().expect("good");
+    scheduler.schedule_once(Duration::ZERO, || ()).expect("open");
+    driver.advance(Duration::from_secs(1));
+    assert_eq!(
+        (told.lock().expect("whole").clone(), scheduler.stats().panicked()),
+        (vec![name], 1)
+    );
+}
+
+#[test]
+fn s17_a_refused_closure_whose_drop_panics_costs_nobody_the_reason() {
+    silence();
+    let (scheduler, driver) = Scheduler::builder().build_driven().expect("good");
+    let grenade = Grenade;
+    let zero = scheduler.schedule_repeatedly(Duration::ZERO, Duration::ZERO, move || _ = &grenade);
+    assert_eq!(zero.err(), Some(ScheduleError::ZeroPeriod));
+    drop(driver.close());
+    let grenade = Grenade;
+    let refused = scheduler.schedule_once(Duration::ZERO, move || drop(grenade));
+    assert_eq!(refused.err(), Some(ScheduleError::Closed));
 }

@@ -46,7 +46,8 @@ pub(crate) struct Depot {
     resident: usize,
     /// The lowest value of `free` since the last call of [`Depot::watch`]: nobody has needed these slots since then.
     least_free: usize,
-    /// The value of `free` after the last trim, which could not get rid of more.
+    /// How many of the slots that were free at the beginning of the last trim it could not get rid of, and how many were in use
+    /// then.
     free_after_trim: usize,
     in_use_after_trim: usize,
     /// Counts the calls that check the invariants, in a debug build.
@@ -302,8 +303,9 @@ impl Depot {
         self.resident - self.free
     }
 
-    /// Notes that a trim has come to its end.
-    pub(super) fn trimmed(&mut self) {
+    /// Notes what a trim may get rid of. Not at its end, because what becomes free meanwhile, above the page that it has come
+    /// to, is left for the next one.
+    pub(super) fn trim_begins(&mut self) {
         (self.free_after_trim, self.in_use_after_trim) = (self.free, self.in_use());
     }
 
@@ -467,7 +469,7 @@ mod tests {
         let million = 1_000_000;
         let mut depot = Depot { free: 9 * million, resident: 10 * million, ..of_one_block() };
         assert!(depot.is_bloated());
-        depot.trimmed(); // it found no page that was wholly free
+        depot.trim_begins(); // it finds no page that was wholly free
         assert!(!depot.is_bloated());
         depot.free += million / 4;
         assert!(!depot.is_bloated(), "most of what stood in its way is still there");

@@ -78,12 +78,14 @@ pub(crate) fn at_the_end() {
     while slice() {}
 }
 
-/// Begins a trim unless one is under way.
+/// Begins a trim from the top.
 fn start() {
     // This thread may have been idle since the peak, with the slots of whole pages in its magazines.
     magazines::flush();
     if let Some(mut trimmer) = try_lock_std(&TRIMMER) {
-        trimmer.get_or_insert_with(|| depot().pages());
+        let mut depot = depot();
+        *trimmer = Some(depot.pages());
+        depot.trim_begins();
     }
 }
 
@@ -98,10 +100,6 @@ pub(crate) fn slice() -> bool {
         depot().put_group(slots, is_absent);
     }
     *trimmer = (below > 0).then_some(below);
-    if below == 0 {
-        // So that the next trim begins only when it may get rid of more.
-        depot().trimmed();
-    }
     below > 0
 }
 
