@@ -96,7 +96,7 @@ const OPERATIONS: &[Operation] = &[
     Operation { name: "delay-insert", instructions: 554.0, allocations: 0.002, run: delay_insert },
     Operation { name: "delay-reset", instructions: 328.0, allocations: 0.0, run: delay_reset },
     Operation { name: "delay-remove", instructions: 505.0, allocations: 0.003, run: delay_remove },
-    Operation { name: "delay-take", instructions: 1415.0, allocations: 0.2, run: delay_take },
+    Operation { name: "delay-take", instructions: 1450.0, allocations: 0.2, run: delay_take },
     Operation {
         name: "delay-take-equal",
         instructions: 1410.0,

@@ -53,19 +53,28 @@ pub(super) fn waits_on(scheduler: u64, mut goes_on: impl FnMut(&mut Wait) -> boo
 /// A run of a task.
 pub(crate) type Run = (SchedulerId, TaskKey);
 
-local!(
-    /// The task that this thread runs, the innermost.
-    RUN: Cell<Option<Run>> = Cell::new(None)
-);
+/// What this thread runs.
+struct Here {
+    /// The innermost task.
+    run: Cell<Option<Run>>,
+    /// It, or one around it, has polled the end of a scheduler.
+    has_polled: Cell<bool>,
+}
+
+local!(HERE: Here = Here { run: Cell::new(None), has_polled: Cell::new(false) });
 local!(
     /// The tasks that it runs around that one.
     OUTER: RefCell<Vec<Run>> = RefCell::new(Vec::new())
 );
 
+fn current() -> Option<Run> {
+    HERE.with(|here| here.run.get())
+}
+
 /// Notes that the calling thread begins to run a task. [`leave_run`] gets what this returns.
 #[inline]
 pub(crate) fn enter_run(scheduler: SchedulerId, key: TaskKey) -> Option<Run> {
-    let outer = RUN.with(|run| run.replace(Some((scheduler, key))));
+    let outer = HERE.with(|here| here.run.replace(Some((scheduler, key))));
     // Runs inside of runs are rare, for example an executor that runs a task in place. So they cost only those.
     if let Some(outer) = outer {
         note_outer(outer);
@@ -73,19 +82,16 @@ pub(crate) fn enter_run(scheduler: SchedulerId, key: TaskKey) -> Option<Run> {
     outer
 }
 
-local!(
-    /// A task that this thread runs has polled the end of a scheduler.
-    HAS_POLLED: Cell<bool> = Cell::new(false)
-);
-
 /// Notes that the run has ended.
 #[inline]
 pub(crate) fn leave_run(outer: Option<Run>) {
-    let run = RUN.with(|run| run.replace(outer));
-    if HAS_POLLED.with(Cell::get) {
-        waits_no_more(run);
-        HAS_POLLED.with(|has_polled| has_polled.set(outer.is_some()));
-    }
+    HERE.with(|here| {
+        let run = here.run.replace(outer);
+        if here.has_polled.get() {
+            here.has_polled.set(outer.is_some());
+            waits_no_more(run);
+        }
+    });
     if outer.is_some() {
         forget_outer();
     }
@@ -103,7 +109,7 @@ fn forget_outer() {
 
 /// Returns true if the calling thread runs a task.
 pub(crate) fn is_in_a_run() -> bool {
-    RUN.with(Cell::get).is_some()
+    current().is_some()
 }
 
 /// Returns true if the calling thread runs a task of this scheduler.
@@ -121,12 +127,12 @@ fn is_any_run(is_meant: impl Fn(&Run) -> bool) -> bool {
     // A thread that runs a task and has lost the list of the outer ones answers yes: then nobody waits for it, which
     // is never a deadlock.
     let outer = |runs: &RefCell<Vec<Run>>| runs.borrow().iter().any(&is_meant);
-    RUN.with(Cell::get).is_some_and(|run| is_meant(&run) || OUTER.try_with(outer).unwrap_or(true))
+    current().is_some_and(|run| is_meant(&run) || OUTER.try_with(outer).unwrap_or(true))
 }
 
 /// Returns the tasks that the calling thread runs, the innermost last.
 fn all_runs() -> Vec<TaskKey> {
-    let Some(inner) = RUN.with(Cell::get) else { return Vec::new() };
+    let Some(inner) = current() else { return Vec::new() };
     let outer = OUTER.try_with(|runs| runs.borrow().clone()).unwrap_or_default();
     outer.into_iter().chain([inner]).map(|(_, key)| key).collect()
 }
@@ -176,7 +182,7 @@ pub(super) fn waits_from_now_on() {
         // over.
         waiting.retain(|run| !runs.contains(run));
         waiting.extend(&runs);
-        HAS_POLLED.with(|has_polled| has_polled.set(true));
+        HERE.with(|here| here.has_polled.set(true));
     }
 }
 
