@@ -99,7 +99,7 @@ const OPERATIONS: &[Operation] = &[
     Operation { name: "delay-take", instructions: 1450.0, allocations: 0.2, run: delay_take },
     Operation {
         name: "delay-take-equal",
-        instructions: 1410.0,
+        instructions: 1440.0,
         allocations: 0.2,
         run: delay_take_equal,
     },
