@@ -12,7 +12,8 @@
 //!
 //! Follow these arrows from the thread that is about to wait. If they reach a thread that does not wait, that thread
 //! may go on. If they lead to waiting threads only, none of them will ever go on, and the wait that would close the
-//! circle is refused.
+//! circle is refused. A pool says how many threads it can have; if one of these cannot be started, the waits that counted on
+//! it look again.
 //!
 //! A wait that is refused is a deadlock, unless one of the tasks is cancelled. But not every deadlock is detected: a
 //! deadlock through a channel, a lock or an executor of another crate is not.

@@ -63,9 +63,9 @@
 //! A visitor waits three seconds for a question at most, or ten for the first counts. What takes longer is not shown, and until the
 //! database has answered it is asked nothing else by the page. A search through very many timers is given up after the three seconds
 //! too, with advice. With PostgreSQL the page then goes on with other questions. SQLite answers one question at a time, so the next
-//! waits behind the search. Reloads and searches leave three questions of each database behind at most, so a database that is slow or frozen keeps no more connections busy than these, the one that counts,
-//! and those of visitors who asked at the very same time. Of several databases, the others are shown in the meantime. Where counts are
-//! older than they should be, the page warns of it. A change is waited for up to half a minute; after that the page says that it is not
+//! waits behind the search. Reloads and searches leave three questions of each database behind at most, so a database that is slow or
+//! frozen keeps no more connections busy than these, the one that counts, and those of visitors who asked at the very same time. Of
+//! several databases, the others are shown in the meantime. Where counts are older than they should be, the page warns of it. A change is waited for up to half a minute; after that the page says that it is not
 //! known whether it was done.
 //!
 //! In a SQLite file with a million timers of five kinds and 360,000 attempts of the last hour, counts and pictures took 3.0 s, so they

@@ -303,8 +303,8 @@ impl Depot {
         self.resident - self.free
     }
 
-    /// Notes what a trim may get rid of. Not at its end, because what becomes free meanwhile, above the page that it has come
-    /// to, is left for the next one.
+    /// Notes what a trim may get rid of; each page that goes is then subtracted. What becomes free meanwhile does not
+    /// count, because above the page that the trim has come to it is left for the next one.
     pub(super) fn trim_begins(&mut self) {
         (self.free_after_trim, self.in_use_after_trim) = (self.free, self.in_use());
     }
@@ -341,6 +341,9 @@ impl Depot {
             self.pages[page] = u64::MAX;
             self.set_open(page);
             if is_absent {
+                if !is_set(&self.absent, page) {
+                    self.free_after_trim = self.free_after_trim.saturating_sub(PAGE);
+                }
                 set(&mut self.absent, page);
             } else {
                 clear(&mut self.absent, page);
@@ -474,6 +477,25 @@ mod tests {
         depot.free += million / 4;
         assert!(!depot.is_bloated(), "most of what stood in its way is still there");
         depot.free += million / 2;
+        assert!(depot.is_bloated());
+    }
+
+    #[test]
+    fn s09_a_second_smaller_peak_is_given_back_too() {
+        let mut depot = of_one_block();
+        while (depot.blocks << BLOCK_BITS) < 4 * WORTH_TRIMMING {
+            assert!(depot.add_pages());
+        }
+        let peak = take_ones(&mut depot, 4 * WORTH_TRIMMING);
+        depot.put(&peak);
+        depot.trim_begins();
+        for page in 0..depot.pages() {
+            let slots = depot.take_group(page..page + 1).expect("it is free");
+            depot.put_group(slots, true);
+        }
+        assert_eq!((depot.free, depot.free_after_trim), (0, 0), "nothing is left of the first");
+        let peak = take_ones(&mut depot, 2 * WORTH_TRIMMING);
+        depot.put(&peak);
         assert!(depot.is_bloated());
     }
 }
