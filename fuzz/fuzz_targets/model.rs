@@ -15,6 +15,9 @@ pub const LATE: u64 = 1 << 61;
 const RUNS_OF_A_STEP: u64 = 32;
 /// An executor that has refused a task is asked again after this time at the latest, in nanoseconds.
 const LONGEST_PAUSE: u64 = 100_000_000;
+/// A turn looks at no more entries of a bucket for one that is not cancelled. If all that it has seen are, it may come back for
+/// nothing.
+const LOOK_AHEAD: u64 = 256;
 
 /// The clock, and the tasks that have to run.
 pub struct Stage {
@@ -185,7 +188,8 @@ impl Model {
     pub fn check_return(&self, come_back: u64, numbers: u64) {
         let needed = self.pending.values().map(|task| self.latest(task)).min().unwrap_or(NEVER);
         assert!(self.took_time || come_back <= needed, "{come_back} is too late for {needed}");
-        if !self.took_time && self.pause == 0 && numbers == self.numbers {
+        let sees_all = self.numbers <= LOOK_AHEAD;
+        if sees_all && !self.took_time && self.pause == 0 && numbers == self.numbers {
             assert_eq!(come_back, needed, "a turn for nothing");
         }
     }

@@ -112,6 +112,7 @@ mod tests {
     use crate::executor::Inline;
     use crate::observe::{Hooks, PanicHook};
     use crate::wake::doorbell::Doorbell;
+    use crate::wheel::entry::{Entry, Runner};
 
     type Report = (&'static str, Option<String>);
 
@@ -178,5 +179,27 @@ mod tests {
         assert!(leftovers.expect("it comes to its end").is_empty());
         assert!(matches!(schedule(&shared, 1), Err(ScheduleError::Closed)));
         reports.recv().expect("it is told");
+    }
+
+    /// The shutdown that follows a fault finds another one: an entry that says that a closure is a waker.
+    #[test]
+    fn s17_a_second_fault_in_the_shutdown_after_the_first_ends_the_scheduler() {
+        if !cfg!(debug_assertions) {
+            return; // the checks are not there
+        }
+        let (mut engine, sleeper, reports) = faulty();
+        let shared = Arc::clone(&engine.shared);
+        let times = shared.watch.after(Duration::from_secs(1_000));
+        let key = shared.admit(times, || (), Repetition::NONE, None).map_err(|(reason, _)| reason);
+        let key = key.expect("open");
+        let (deadline, runner) = (times.deadline, Runner::TickThread);
+        engine.incoming.push(Entry::new(key.slot, key.birth(), deadline, false, runner, false));
+        spawn(engine, sleeper, "faulty").expect("a thread");
+
+        let leftovers = shared.termination.wait(deadline_after(Duration::from_secs(60)));
+        assert!(leftovers.expect("it comes to its end").is_empty());
+        let (name, message) = reports.recv().expect("it is told");
+        assert!(name.contains("tick thread") && message.is_some_and(|it| it.contains("left")));
+        assert_eq!(reports.try_iter().count(), 0, "the first fault alone");
     }
 }

@@ -981,3 +981,25 @@ fn s29_a_close_in_a_run_waits_for_a_series_that_has_polled_another_end_before() 
     assert_eq!(closed.recv_timeout(PATIENCE), Ok((Ok(1), true)));
     drop(release);
 }
+
+/// A run that waits for the termination of a scheduler waits, too, and no close in another run waits for it.
+#[test]
+fn s29_a_close_in_a_run_does_not_wait_for_a_series_that_awaits_another_termination() {
+    let other = over(ThreadPool::new(1));
+    let builder = Scheduler::builder().executor(ThreadPool::new(2)).shutdown_timeout(PATIENCE);
+    let scheduler = builder.build().expect("good");
+    let ((begun, has_begun), (sender, closed)) = (mpsc::channel(), mpsc::channel());
+    let (awaited, told) = (other.clone(), begun.clone());
+    let series = move || {
+        told.send(None).expect("awaited");
+        told.send(Some(awaited.await_termination(PATIENCE))).expect("awaited");
+    };
+    scheduler.schedule_repeatedly(Duration::ZERO, HOUR, series).expect("open");
+    assert_eq!(has_begun.recv_timeout(PATIENCE), Ok(None));
+    let inner = scheduler.clone();
+    let close = move || sender.send(inner.close().map(|left| left.len())).expect("awaited");
+    scheduler.schedule_once(Duration::ZERO, close).expect("open");
+    assert_eq!(closed.recv_timeout(PATIENCE / 2), Ok(Ok(1)));
+    assert!(other.close().expect("nothing runs").is_empty());
+    assert_eq!(has_begun.recv_timeout(PATIENCE), Ok(Some(true)));
+}

@@ -3,9 +3,12 @@
 //! A close that is not told of the end of a run waits for ever, which loom reports as a deadlock.
 
 use std::collections::VecDeque;
+use std::future::Future;
 use std::ops::ControlFlow;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use loom::thread;
@@ -227,6 +230,56 @@ fn models_a_leftover_that_is_run_while_its_run_ends() {
         assert_eq!((runs.load(Ordering::Relaxed), Arc::strong_count(&runs)), (2, 1));
         assert!(scheduler.await_termination(Duration::ZERO) && scheduler.pending() == 0);
         drop(given);
+        end(scheduler, driver, keeper);
+    });
+}
+
+/// Two series await the end of each other's scheduler in their runs. At least one of them finds that the other one waits, and does
+/// not wait for it (S29). Each counts as waiting before it looks.
+#[test]
+fn models_two_runs_that_await_each_others_end() {
+    loom::model(|| {
+        let all = [scheduler(), scheduler()];
+        let ready = Arc::new(AtomicUsize::new(0));
+        for (number, (scheduler, driver, _)) in all.iter().enumerate() {
+            let (other, ready) = (all[1 - number].0.downgrade(), Arc::clone(&ready));
+            let await_the_end = move || {
+                let mut stopping = other.upgrade().expect("it is used below").stop();
+                let context = &mut Context::from_waker(Waker::noop());
+                let polled = Pin::new(&mut stopping).poll(context);
+                ready.fetch_add(usize::from(polled.is_ready()), Ordering::Relaxed);
+            };
+            scheduler.schedule_repeatedly(SECOND, SECOND, await_the_end).expect("open");
+            driver.advance(SECOND);
+        }
+        let [one, other] = [0, 1].map(|number: usize| next(&all[number].2));
+        let runner = run(one);
+        other.run();
+        runner.join().unwrap();
+        assert!(ready.load(Ordering::Relaxed) > 0, "they wait for each other");
+        all.into_iter().for_each(|(scheduler, driver, keeper)| end(scheduler, driver, keeper));
+    });
+}
+
+/// A leftover counts as a run before a cancel finds that it has started (S29).
+#[test]
+fn models_a_leftover_that_starts_against_a_look_for_runs() {
+    loom::model(|| {
+        let (scheduler, driver, keeper) = scheduler();
+        let has_ended = Arc::new(AtomicBool::new(false));
+        let ends = Arc::clone(&has_ended);
+        let task = move || ends.store(true, Ordering::Release);
+        let handle = scheduler.schedule_once(SECOND, task).expect("open");
+        let leftover = scheduler.close().expect("nothing runs").into_iter().next();
+        let leftover = leftover.expect("one");
+        let runner = thread::spawn(move || {
+            leftover.run();
+            magazines::flush();
+        });
+        if !handle.cancel() && scheduler.await_termination(Duration::ZERO) {
+            assert!(has_ended.load(Ordering::Acquire), "it runs");
+        }
+        runner.join().unwrap();
         end(scheduler, driver, keeper);
     });
 }
