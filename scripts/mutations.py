@@ -230,6 +230,21 @@ MUTATIONS = [
     ("a cancel of what has moved is counted where it was", "src/scheduler/handle.rs",
      "(Ok(task), scheduler) => self.end(task, scheduler),", "(Ok(task), _) => self.end(task, self.scheduler),",
      tests("end_of_life::s29_s31_end_of_life", "soak::driver_model")),
+    ("end: a poll looks before its run counts as waiting", "src/engine/termination.rs",
+     "        waits_from_now_on();\n        let mut state = self.lock();\n        if state.is_ready() {",
+     "        let is_ready = self.lock().is_ready();\n        waits_from_now_on();\n        let mut state = self.lock();\n        if is_ready {",
+     models("ends")),
+    ("end: a run that awaits a termination counts as none that waits", "src/engine/termination.rs",
+     """wait_for_runs(&self, until: Option<Instant>) -> bool {
+        let _waits = WaitingRuns::begin();""", "wait_for_runs(&self, until: Option<Instant>) -> bool {",
+     tests("end_of_life::s29_s31_end_of_life")),
+    ("end: a leftover starts before it counts as a run", "src/scheduler/leftovers.rs",
+     """        self.shared.termination.runs_leftover(true);
+        // A handle may cancel the task until it is claimed.
+        let running = Running::claim_leftover(task.key);
+""", """        let running = Running::claim_leftover(task.key);
+        self.shared.termination.runs_leftover(true);
+""", models("ends")),
     ("nobody waits for what runs", "src/engine/termination.rs",
      "self.last_runs.is_empty() && self.leftover_runs == 0", "self.leftover_runs == 0", tests("end_of_life::s29_s31_end_of_life")),
     ("a task whose name is read is hidden from the sweep", "src/engine/slots/state.rs",
@@ -521,6 +536,9 @@ MUTATIONS = [
      "in_pool.len() < by.available.load(Ordering::Relaxed)", "in_pool.is_empty()", tests("layers::pool", "future::calls")),
     ("deadlock: a task that runs already could run elsewhere", "src/executor/deadlock.rs",
      "if runs_it.is_empty() && by.as_ref().is_none_or", "if by.as_ref().is_none_or", TESTS + ["--lib", "deadlock::"]),
+    ("deadlock: a thread pool does not say that a thread is missing", "src/executor/thread_pool.rs",
+     "        self.threads.set_available(available);", "        let _ = available;",
+     tests("alone::memory")),
     ("deadlock: a thread that cannot be started counts", "src/pool/workers.rs",
      "        self.threads.pool.set_available(running);\n", "", tests("layers::pool")),
     ("deadlock: a wait does not look again", "src/pool/future.rs",

@@ -11,6 +11,7 @@ use std::{fmt, fs, thread};
 use crate::common::{at_least, count, digits, proc, process_of, until};
 use crate::{in_own_process, live};
 use tickwheel::message_loop::{LoopThread, MessageLoop};
+use tickwheel::pool::JoinError;
 use tickwheel::{Cancellable, Inline, ManualClock, Scheduler, ThreadPool};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -399,6 +400,15 @@ fn bound_addresses(bytes: libc::rlim_t) {
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) }, 0);
 }
 
+/// Runs a test that is a child, and has bounded what its process gets.
+#[cfg(target_os = "linux")]
+fn assert_child_says(test: impl Fn(), text: &str) {
+    let child = process_of(test).env("TICKWHEEL_CHILD", "1").output().expect("it starts");
+    let told = String::from_utf8_lossy(&child.stdout);
+    let wrong = String::from_utf8_lossy(&child.stderr);
+    assert!(child.status.success() && told.contains(text), "{told}{wrong}");
+}
+
 /// The child of the next test, in a process of its own, whose addresses are bounded for a while.
 #[cfg(target_os = "linux")]
 #[test]
@@ -442,9 +452,34 @@ fn s20_a_time_without_memory_refuses_and_leaves_nothing_broken() {
     else {
         return;
     };
-    let child =
-        process_of(child_without_memory).env("TICKWHEEL_CHILD", "1").output().expect("it starts");
-    let told = String::from_utf8_lossy(&child.stdout);
-    let wrong = String::from_utf8_lossy(&child.stderr);
-    assert!(child.status.success() && told.contains("whole again"), "{told}{wrong}");
+    assert_child_says(child_without_memory, "whole again");
+}
+
+/// The child of the next test, in a process of its own, in which no further thread can be started.
+#[cfg(target_os = "linux")]
+#[test]
+fn child_without_threads() {
+    if std::env::var_os("TICKWHEEL_CHILD").is_none() {
+        return;
+    }
+    let scheduler = Scheduler::builder().executor(ThreadPool::new(2)).build().expect("a thread");
+    let inner = scheduler.clone();
+    let joins = move || {
+        bound_addresses(addresses() + 1_000_000); // less than the stack of a thread
+        let joined = inner.call_after(Duration::ZERO, || ()).join();
+        bound_addresses(libc::RLIM_INFINITY);
+        joined
+    };
+    let joined = scheduler.call_after(Duration::ZERO, joins).join().expect("its thread is there");
+    assert!(matches!(joined, Err(JoinError::WouldDeadlock)), "{joined:?}");
+    println!("\nno thread");
+}
+
+/// A join that counts on a second thread of a `ThreadPool` looks again when that one cannot be started.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_join_that_needs_a_thread_which_the_system_refuses_says_so() {
+    let test = a_join_that_needs_a_thread_which_the_system_refuses_says_so;
+    let Some(_alone) = in_own_process(test) else { return };
+    assert_child_says(child_without_threads, "no thread");
 }
