@@ -68,16 +68,19 @@ impl TimeSource {
     /// Goes over to the scheduler that follows this one, or to the global one. Returns this deadline by its clock, or
     /// `None` if this is the global one already.
     pub(crate) fn fall_back(&mut self, deadline: Instant) -> Option<Instant> {
-        let old = self.0.take()?;
-        self.0 = old.service.successor.get().cloned();
+        let old = Arc::clone(self.0.as_ref()?);
+        let next = TimeSource(old.service.successor.get().cloned());
         // The instants of two clocks cannot be compared, unless both are the system's.
         let has_system_clock = |scheduler: &Scheduler| scheduler.shared().watch.has_system_clock;
-        let is_one_time = has_system_clock(&old) && self.known().is_none_or(has_system_clock);
-        if self.0.is_some() || is_one_time {
-            return Some(deadline);
-        }
-        let left = deadline.saturating_duration_since(old.now()); // before the other reading, so that it is never early
-        Some(after(self.now(), left))
+        let is_one_time = has_system_clock(&old) && next.known().is_none_or(has_system_clock);
+        let deadline = if next.0.is_some() || is_one_time {
+            deadline
+        } else {
+            let left = deadline.saturating_duration_since(old.now()); // before the other reading, so that it is never early
+            after(next.now(), left)
+        };
+        *self = next; // last, because a clock may panic
+        Some(deadline)
     }
 
     /// Returns the scheduler, or `None` if it is the global one and nobody has used it yet.

@@ -224,3 +224,19 @@ fn s17_a_clock_that_panics_in_a_reset_loses_no_waker() {
     let reset = catch_unwind(AssertUnwindSafe(|| sleep.as_mut().reset(earlier)));
     assert!(reset.is_err() && poller.woken() == 1, "the task polls it again");
 }
+
+/// The panic is that of the poll. The next one finds the scheduler that is closed once more, and what is left by its clock.
+#[test]
+fn s17_a_clock_that_panics_as_a_sleep_goes_over_leaves_its_deadline() {
+    silence();
+    let (clock, readings) = (ManualClock::new(), Arc::new(AtomicUsize::new(0)));
+    clock.advance(HOUR);
+    let clock = Moody(clock, Arc::clone(&readings));
+    let (scheduler, _driver) = driven_by(Scheduler::builder().clock(clock));
+    let (poller, mut sleep) = (Poller::new(), Box::pin(scheduler.sleep(SECOND * 60)));
+    close(&scheduler);
+    readings.store(2, Ordering::Relaxed); // the second one is of what is left
+    catch_unwind(AssertUnwindSafe(|| poller.poll(&mut sleep))).expect_err("it panics");
+    assert!(poller.poll(&mut sleep).is_pending());
+    assert!(sleep.deadline().into_std() < StdInstant::now() + SECOND * 70, "by the global clock");
+}
