@@ -394,6 +394,8 @@ MUTATIONS = [
     ("rx: a queued task that was moved is lost when the scheduler is full", "src/rx/timer.rs",
      "            _ => self.set_last_resort(wait.key, now),\n", "            _ => {}\n", tests("layers::s28_layers")),
     # The delay queue
+    ("delay: a taker goes by what was removed", "src/delay/items.rs",
+     "map_or(Moment::NEVER, Moment).max(self.head)", "map_or(Moment::NEVER, Moment)", tests("layers::delay_queue")),
     ("delay: an insert wakes nobody", "src/delay/mod.rs",
      "        shared.has_come(place, items, due.0);\n        Ok(", "        drop(items);\n        Ok(", models("delays")),
     ("delay: a leader looks before it says so", "src/delay/shared.rs",

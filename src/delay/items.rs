@@ -108,7 +108,9 @@ impl<K, V> Items<K, V> {
 
     /// Returns the earliest deadline, or an earlier moment if it is not found soon.
     pub(super) fn not_before(&mut self) -> Moment {
-        self.wheel.next_expiry_within(LOOK).map_or(Moment::NEVER, Moment)
+        // The wheel may find a stale entry, which has even passed if no taker has moved the wheel since. A leader that sleeps
+        // until then would not sleep.
+        self.wheel.next_expiry_within(LOOK).map_or(Moment::NEVER, Moment).max(self.head)
     }
 
     /// Closes the shard, and returns all that was in it. The caller drains that with nothing locked, because draining sorts.

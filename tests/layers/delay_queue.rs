@@ -589,6 +589,27 @@ fn a_head_that_is_removed_costs_one_poll_in_vain() {
     assert!(task.poll(&mut next).is_ready());
 }
 
+/// Many items of one time were removed, and that time has passed, but not that of an item near it. Of the removed ones something
+/// is left in the queue, and no taker may go by that.
+#[test]
+fn s07_a_taker_sleeps_past_the_time_of_many_items_that_were_removed() {
+    for at in [10_000, 10_200, 10_400].map(|at| MS * at) {
+        let (_scheduler, driver, queue) = queue::<u32, ()>();
+        (0..100).for_each(|key| assert!(queue.insert(key, (), MS).is_ok())); // in each shard
+        (100..20_000).for_each(|key| assert!(queue.insert(key, (), at).is_ok()));
+        (0..20_000).for_each(|key| assert!(queue.remove(&key).is_some()));
+        driver.advance(MS);
+        assert!(queue.try_next().is_none());
+        (0..2_000).for_each(|key| assert!(queue.insert(key, (), at + MS * 100).is_ok()));
+        driver.advance(at + MS * 50);
+        let task = Poller::new();
+        let mut stream = queue.stream();
+        assert!(in_time(move || poll(&task, &mut stream).is_pending()));
+        driver.advance(MS * 50);
+        assert_eq!(due(&queue).len(), 2_000);
+    }
+}
+
 #[test]
 fn a_taker_that_is_dropped_after_its_wake_passes_it_on() {
     let (_scheduler, driver, queue) = queue();
