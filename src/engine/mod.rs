@@ -222,15 +222,16 @@ impl Engine {
         };
         let add = |record: Record| filing.add(record.entry);
         let tasks = self.reader.take(&self.shared.intake, cut, most, add);
+        if tasks == 0 {
+            return (0, Moment::NEVER);
+        }
         filing.file_all();
         let earliest = filing.earliest;
-        if tasks > 0 {
-            self.tidying.filed += tasks;
-            // Here, because only new tasks use up holders, and this thread may wait for the system where a producer
-            // should not.
-            depot::add_block_ahead();
-            self.shared.hooks.observe(|observer| observer.took_in(tasks));
-        }
+        self.tidying.filed += tasks;
+        // Here, because only new tasks use up holders, and this thread may wait for the system where a producer should
+        // not.
+        depot::add_block_ahead();
+        self.shared.hooks.observe(|observer| observer.took_in(tasks));
         (tasks, earliest)
     }
 

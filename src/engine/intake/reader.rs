@@ -46,6 +46,9 @@ impl IntakeReader {
         intake.last_cut.store(cut, Ordering::Relaxed);
         intake.signals.looks.add(1);
         self.open_ready(intake);
+        if self.open.is_empty() {
+            return 0;
+        }
         // One look at each lane, before the merge. So a turn takes only what is there now, however fast the writers
         // are (S19).
         for number in &self.open {
