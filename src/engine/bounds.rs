@@ -50,3 +50,5 @@ pub(super) const RETRY_QUEUES: usize = 64;
 /// How many entries and buckets a check of the wheel's invariants looks at, per turn on average and at a time.
 pub(super) const CHECK: usize = 8;
 pub(super) const MOST_CHECKED: usize = 16 * 1024;
+/// Nanoseconds: the longest pause of an executor that takes nothing. It is asked ten times a second.
+pub(super) const LONGEST_PAUSE_NANOS: u64 = 100_000_000;

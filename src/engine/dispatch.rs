@@ -5,15 +5,17 @@
 
 use std::iter;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::Engine;
-use super::bounds::{BATCH, HAND_OVER, SHARE_NANOS, SKIP, TAKE_IN};
-use super::retries::LONGEST_PAUSE_NANOS;
+use super::bounds::{BATCH, HAND_OVER, LONGEST_PAUSE_NANOS, SHARE_NANOS, SKIP, TAKE_IN};
 use crate::clock::clocks::Clock;
+use crate::clock::timeline::after;
 use crate::engine::slots::closure::Named;
 use crate::engine::slots::deadline::{self, CameOut};
 use crate::engine::slots::task::{self, Repetition};
 use crate::executor::DueTask;
+use crate::executor::due::Settled;
 use crate::executor::numbered::NumberedExecutor;
 use crate::observe::trace;
 use crate::platform::panics::quietly;
@@ -171,27 +173,31 @@ impl Engine {
         // What was refused is taken back already, from the executor that had it.
         executor.backlog.take_back(self.batch.len());
         executor.backlog.count_done(self.batch.over());
-        let (refused, of_others) = self.batch.settle();
+        let Settled { refused, of_others, for_good } = self.batch.settle();
+        // It is the executor of this batch that says so, whosever task it gives back.
+        if for_good {
+            let (now, first_pause) = (self.now, self.first_pause());
+            self.retries.of(executor).put_back([].into_iter(), true, now, first_pause);
+        }
+        let mut count = refused.len();
+        self.queue_refused(executor, refused);
         // An executor that serves several schedulers may give back another one's task.
-        of_others.into_iter().for_each(|task| quietly(|| self.send_home(task)));
-        let refused = self.queue_refused(executor, refused);
-        self.shared.hooks.observe(|observer| observer.handed_over(tasks.saturating_sub(refused)));
-        refused
+        for task in of_others {
+            self.shared.hooks.catch(|| count += usize::from(self.send_home(executor, task)));
+        }
+        if count > 0 {
+            self.shared.rejected.add(count as u64);
+            quietly(|| trace::rejected(count));
+            self.shared.hooks.observe(|observer| observer.rejected(count));
+        }
+        self.shared.hooks.observe(|observer| observer.handed_over(tasks.saturating_sub(count)));
+        count
     }
 
-    /// Puts what an executor has refused or left into retry queues. Returns how many tasks those are.
-    fn queue_refused(&mut self, by: &Arc<NumberedExecutor>, refused: Vec<(Entry, bool)>) -> usize {
-        if refused.is_empty() {
-            return 0;
-        }
-        let count = refused.len();
+    /// Puts what an executor has refused or left into retry queues.
+    fn queue_refused(&mut self, by: &Arc<NumberedExecutor>, refused: Vec<Entry>) {
         let mut entries = Vec::new();
-        // It is the executor of this batch that says so, whosever task it gives back.
-        if refused.iter().any(|(_, for_good)| *for_good) {
-            let (now, first_pause) = (self.now, self.first_pause());
-            self.retries.of(by).put_back([].into_iter(), true, now, first_pause);
-        }
-        for (entry, _) in refused {
+        for entry in refused {
             // The task names its executor, not the batch: an executor may give back what came in an earlier batch, or
             // what another executor was handed. A task that was cancelled in the meantime goes nowhere.
             let Some(entry) = self.still_due(entry) else { continue };
@@ -208,22 +214,21 @@ impl Engine {
             self.retries.of(to).put_back(refused, false, self.now, first_pause);
             self.release(other);
         }
-        self.shared.rejected.add(count as u64);
-        quietly(|| trace::rejected(count));
-        self.shared.hooks.observe(|observer| observer.rejected(count));
-        count
     }
 
     /// Gives a task that an executor gave back here to its own scheduler. One without a scheduler is scheduled here, because
-    /// nobody else would run it. If there is no room, it is dropped.
-    fn send_home(&self, task: DueTask) {
-        let Err(task) = task.go_home() else { return };
+    /// nobody else would run it, and true is returned. If there is no room, it is dropped.
+    fn send_home(&self, by: &Arc<NumberedExecutor>, task: DueTask) -> bool {
+        let Some((name, task)) = task.go_home() else { return false };
         let reading = self.shared.ask_clock(Clock::now);
         let reading = reading.unwrap_or_else(|| self.shared.watch.timeline.instant(self.now));
-        let times = self.shared.watch.read_at(reading, task.deadline());
-        let Some((name, task)) = task.into_closure() else { return };
-        let admitted = self.shared.admit(times, Named { name, task }, Repetition::NONE, None);
+        // With the longest pause, because it may be a closure around a task that this executor refuses again and again.
+        let deadline = after(reading, Duration::from_nanos(LONGEST_PAUSE_NANOS));
+        let times = self.shared.watch.read_at(reading, deadline);
+        let own = (by.number != 0).then_some(by);
+        let admitted = self.shared.admit(times, Named { name, task }, Repetition::NONE, own);
         quietly(|| drop(admitted));
+        true
     }
 
     // ----- retries -------------------------------------------------------------------------

@@ -21,7 +21,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
-use super::bounds::RETRY_QUEUES;
+use super::bounds::{LONGEST_PAUSE_NANOS, RETRY_QUEUES};
 use crate::backpressure::Backlog;
 use crate::clock::tick::Moment;
 use crate::engine::slots::deadline;
@@ -122,8 +122,6 @@ impl Retries {
 
 /// The longest pause of an executor that takes few tasks: it is asked forty times a second.
 const BUSY_PAUSE_NANOS: u64 = 25_000_000;
-/// The longest pause of an executor that takes nothing: it is asked ten times a second.
-pub(super) const LONGEST_PAUSE_NANOS: u64 = 100_000_000;
 
 /// An executor that takes fewer tasks than this at a time is asked less often.
 const FEW: usize = 8;

@@ -14,6 +14,7 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use super::admit::Publication;
+use super::bounds::LONGEST_PAUSE_NANOS;
 use super::shared::{Shared, with_lane};
 use super::this_thread;
 use crate::clock::clocks::Clock;
@@ -26,6 +27,7 @@ use crate::engine::termination::{BehindRun, Decision};
 use crate::executor::due::{self, AHEAD};
 use crate::platform::cpu::{cycles, cycles_of_a_microsecond};
 use crate::platform::panics::{Payload, caught};
+use crate::platform::sync::Ordering;
 use crate::wheel::entry::{Entry, SchedulerId, TaskKey};
 
 /// A thread's last reading of a scheduler's clock.
@@ -306,6 +308,19 @@ impl Shared {
         Some(task)
     }
 
+    /// Returns how long a task rests that has come back elsewhere: not at all, if few have come back lately. Two schedulers
+    /// whose executors gave back each other's tasks would go on so for ever.
+    fn pause_before_home(&self, now: Moment) -> u64 {
+        const AT_ONCE: u64 = 16 * LONGEST_PAUSE_NANOS;
+        // One may come back in each longest pause, and 16 of them before their time.
+        let next = |before: u64| {
+            let next = before.max(now.0).saturating_add(LONGEST_PAUSE_NANOS);
+            Some(next.min(now.0.saturating_add(AT_ONCE + LONGEST_PAUSE_NANOS)))
+        };
+        let before = self.next_comes_home.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+        before.unwrap_or_default().saturating_sub(now.0).saturating_sub(AT_ONCE)
+    }
+
     /// Claims the task of an entry, and returns when it was due.
     #[inline]
     fn claim(&self, entry: Entry) -> Option<(Running, Moment)> {
@@ -352,7 +367,14 @@ impl due::TaskOwner for Shared {
         // Under the same number, because this is its only entry. If the engine is closed, the close has found the task in
         // its holder, or will.
         let mut filing = Publication::new(self, false);
-        filing.publish::<()>(due.due_now(), self.try_now().unwrap_or(due.moment()));
+        let now = self.try_now().unwrap_or(due.moment());
+        let pause = self.pause_before_home(now);
+        let again = if pause == 0 {
+            due.due_now()
+        } else {
+            due.filed_again(now.after_nanos(pause), due.number())
+        };
+        filing.publish::<()>(again, now);
         filing.ring();
     }
 

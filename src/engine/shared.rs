@@ -81,6 +81,8 @@ pub(crate) struct Shared {
     /// When the engine wants to be turned again, as a [`Moment`], by its last turn before a sleep. 0 before the first
     /// sleep. Relaxed.
     pub(super) next_wakeup: AtomicU64,
+    /// When another task may come home without a pause, as a [`Moment`]. Relaxed: only the number counts.
+    pub(super) next_comes_home: AtomicU64,
 }
 
 impl Shared {
@@ -110,6 +112,7 @@ impl Shared {
                 has_a_thread,
                 out_until: AtomicU64::new(0),
                 next_wakeup: AtomicU64::new(0),
+                next_comes_home: AtomicU64::new(0),
                 me: me.clone(),
             }
         })
@@ -151,21 +154,22 @@ impl Shared {
         let (came, left) = (stats.scheduled, stats.left);
         let limited = || self.intake.limit.pending().map(|pending| pending as u64);
         let count = || limited().unwrap_or_else(|| came.saturating_sub(left));
-        let pending = if self.is_closing() {
-            self.termination.without_series_in_runs(count)
-        } else {
-            count()
-        };
+        let pending = if self.has_ended() { 0 } else { count() };
         stats.left = came.saturating_sub(pending);
         stats.rejected = self.rejected.get();
         stats.wakeups = self.wakeups.get();
         stats
     }
 
+    /// Returns true if nothing is pending any more, whatever is still counted: a series in its run is a leftover already
+    /// (S29), and what is refused now is counted for a moment.
+    fn has_ended(&self) -> bool {
+        self.is_closing() && self.termination.has_come()
+    }
+
     /// Returns how many tasks are pending. Without a limit this is what came less what left.
     pub(crate) fn pending(&self) -> usize {
-        // A series in its run is a leftover already (S29), and what is refused now is counted for a moment.
-        if self.is_closing() && self.termination.has_come() {
+        if self.has_ended() {
             return 0;
         }
         // By the limit, if there is one: the sum over lanes that change in the meantime may be above it (S25).

@@ -100,7 +100,7 @@ enum Fate {
     Unasked,
     /// They are kept until a caller takes them.
     Wanted,
-    /// Nobody will take them. This stays.
+    /// Nobody will take them. This stays, unless a handle is made anew before the scheduler closes.
     GivenUp,
 }
 
@@ -109,7 +109,7 @@ struct State {
     fate: Fate,
     /// How many closes and `Stopping`s may take the leftovers.
     takers: usize,
-    /// How many may still close the scheduler. All handles together count as one, and the driver as another one.
+    /// How many may still close the scheduler. All clones of a handle together count as one, and the driver as another one.
     closers: usize,
     /// The tick thread has not finished [`Termination::attend`]. Until then it drops the leftovers that are given up.
     is_attended: bool,
@@ -252,6 +252,16 @@ impl Termination {
         let mut state = self.lock();
         state.want();
         state.takers += 1;
+    }
+
+    /// Notes that there is one more who can close the scheduler, until it [leaves](Termination::leave).
+    pub(crate) fn join_closers(&self) {
+        let mut state = self.lock();
+        // Futures may have kept the scheduler open without anybody who could close it.
+        if state.closers == 0 && !self.is_closing() {
+            state.fate = Fate::default();
+        }
+        state.closers += 1;
     }
 
     /// Notes that a taker or a closer has gone. If no other one is left that may take the leftovers, gives them up.
@@ -420,12 +430,6 @@ impl Termination {
             None => return Err(decision),
         }
         Ok(())
-    }
-
-    /// Returns `count` without the series that are in a run. They are still counted as pending, but are leftovers already.
-    pub(crate) fn without_series_in_runs(&self, count: impl FnOnce() -> u64) -> u64 {
-        let state = self.lock();
-        count().saturating_sub(state.series.len() as u64)
     }
 
     // ----- waiting -------------------------------------------------------------------------

@@ -17,6 +17,7 @@ use crate::platform::panics::quietly;
 use crate::wheel::entry::{Entry, SchedulerId};
 
 type Closure = Box<dyn FnOnce() + Send>;
+type Layer = Box<dyn FnOnce(DueTask) + Send>;
 
 /// The scheduler that a due task belongs to. The engine implements it, so this module does not depend on the engine.
 pub(crate) trait TaskOwner: Send + Sync {
@@ -112,6 +113,11 @@ enum Inner {
         /// The mutex is never locked. It makes a task, and so a [`Rejected`], `Sync`.
         task: Mutex<Closure>,
     },
+    /// A layer around a task. The mutex is as above.
+    Wrapped {
+        task: Box<DueTask>,
+        run: Mutex<Layer>,
+    },
     /// It was run, or given back to its owner.
     Empty,
 }
@@ -121,6 +127,45 @@ impl DueTask {
     pub fn new(deadline: Instant, f: impl FnOnce() + Send + 'static) -> DueTask {
         let name = std::any::type_name_of_val(&f);
         DueTask(Inner::Standalone { deadline, name, task: Mutex::new(Box::new(f)) })
+    }
+
+    /// Puts a layer around the task: when it is to run, `run` is called with it. For an executor that passes tasks on to
+    /// another one. If that one refuses the layer, the scheduler takes the layer off and gets its own task back, which a
+    /// new task around this one would hide.
+    ///
+    /// ```
+    /// use std::sync::mpsc;
+    /// use std::time::{Duration, Instant};
+    /// use tickwheel::{DueTask, Executor, Rejected, Scheduler};
+    ///
+    /// /// Tells how long each task ran.
+    /// struct Timed<E>(E);
+    ///
+    /// impl<E: Executor> Executor for Timed<E> {
+    ///     fn execute(&self, task: DueTask) -> Result<(), Rejected> {
+    ///         self.0.execute(task.wrap(|task| {
+    ///             let (name, start) = (task.name(), Instant::now());
+    ///             task.run();
+    ///             println!("{name}: {:?}", start.elapsed());
+    ///         }))
+    ///     }
+    /// }
+    ///
+    /// let (queue, tasks) = mpsc::sync_channel(1);
+    /// let (scheduler, driver) = Scheduler::builder().executor(Timed(queue)).build_driven()?;
+    /// for _ in 0..2 {
+    ///     scheduler.schedule_once(Duration::ZERO, || println!("hello"))?;
+    /// }
+    /// driver.turn();
+    /// assert_eq!(scheduler.stats().rejected(), 1, "the queue has one place");
+    /// tasks.recv()?.run();
+    /// driver.advance(Duration::from_millis(1));
+    /// tasks.recv()?.run();
+    /// assert_eq!(scheduler.stats().fired(), 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn wrap(self, run: impl FnOnce(DueTask) + Send + 'static) -> DueTask {
+        DueTask(Inner::Wrapped { task: Box::new(self), run: Mutex::new(Box::new(run)) })
     }
 
     pub(super) fn scheduled(origin: Origin, entry: Entry) -> DueTask {
@@ -137,6 +182,10 @@ impl DueTask {
             Inner::Standalone { task, .. } => {
                 quietly(task.into_inner().unwrap_or_else(PoisonError::into_inner));
             }
+            Inner::Wrapped { task, run } => {
+                let run = run.into_inner().unwrap_or_else(PoisonError::into_inner);
+                quietly(|| run(*task));
+            }
             Inner::Empty => {}
         }
     }
@@ -146,6 +195,7 @@ impl DueTask {
         match &self.0 {
             Inner::Scheduled { origin, entry } => origin.owner.instant(entry.moment()),
             Inner::Standalone { deadline, .. } => *deadline,
+            Inner::Wrapped { task, .. } => task.deadline(),
             Inner::Empty => Instant::now(),
         }
     }
@@ -154,6 +204,7 @@ impl DueTask {
     pub fn lateness(&self) -> Duration {
         let now = match &self.0 {
             Inner::Scheduled { origin, .. } => origin.owner.now(),
+            Inner::Wrapped { task, .. } => return task.lateness(),
             Inner::Standalone { .. } | Inner::Empty => Some(Instant::now()),
         };
         now.map_or(Duration::ZERO, |now| now.saturating_duration_since(self.deadline()))
@@ -163,6 +214,7 @@ impl DueTask {
     pub fn is_repeating(&self) -> bool {
         match &self.0 {
             Inner::Scheduled { entry, .. } => entry.is_series(),
+            Inner::Wrapped { task, .. } => task.is_repeating(),
             Inner::Standalone { .. } | Inner::Empty => false,
         }
     }
@@ -183,33 +235,36 @@ impl DueTask {
                 origin.owner.name(*entry).unwrap_or("a task that is over")
             }
             Inner::Standalone { name, .. } => name,
+            Inner::Wrapped { task, .. } => task.name(),
             Inner::Empty => "a task that is over",
         }
     }
 
-    /// Gives a task back to its scheduler, which hands it over again. Returns it if it belongs to none.
-    pub(crate) fn go_home(mut self) -> Result<(), DueTask> {
+    /// Gives a task back to its scheduler, which hands it over again. Returns the name and the closure of one that belongs
+    /// to none.
+    pub(crate) fn go_home(mut self) -> Option<(&'static str, Closure)> {
         match std::mem::replace(&mut self.0, Inner::Empty) {
             Inner::Scheduled { origin, entry } => {
                 origin.count_refused();
                 origin.owner.hand_over_again(entry);
-                Ok(())
+                None
             }
-            inner => Err(DueTask(inner)),
-        }
-    }
-
-    /// Returns the name and the closure of a task that belongs to no scheduler.
-    pub(crate) fn into_closure(mut self) -> Option<(&'static str, Closure)> {
-        match std::mem::replace(&mut self.0, Inner::Empty) {
             Inner::Standalone { name, task, .. } => {
                 Some((name, task.into_inner().unwrap_or_else(PoisonError::into_inner)))
             }
-            inner => {
-                self.0 = inner;
-                None
-            }
+            Inner::Wrapped { .. } | Inner::Empty => None, // a batch has taken its layers off
         }
+    }
+
+    /// Takes all layers off.
+    fn unwrapped(mut self) -> DueTask {
+        while let Inner::Wrapped { task, run } = &mut self.0 {
+            let layer = std::mem::replace(run, Mutex::new(Box::new(drop)));
+            let inner = std::mem::replace(&mut task.0, Inner::Empty);
+            self.0 = inner;
+            quietly(|| drop(layer)); // user code
+        }
+        self
     }
 
     /// Returns the entry of a task of this owner, or the task itself if it belongs to another one.
@@ -383,17 +438,28 @@ pub struct DueBatch {
     taken: usize,
     /// How many of those are over already: they were run at once, by [`DueBatch::run_all`], or had been cancelled.
     over: usize,
-    /// What the executor gave back, and true if it was refused for good.
-    refused: Vec<(Entry, bool)>,
-    /// Tasks of other schedulers that the executor gave back here.
+    /// What the executor gave back.
+    refused: Vec<Entry>,
+    /// Tasks of other schedulers, or of none, that the executor gave back here.
     of_others: Vec<DueTask>,
+    /// It has refused for good.
+    for_good: bool,
+}
+
+/// What an executor has not taken of a batch.
+#[derive(Default)]
+pub(crate) struct Settled {
+    /// What it has refused or left.
+    pub(crate) refused: Vec<Entry>,
+    pub(crate) of_others: Vec<DueTask>,
+    pub(crate) for_good: bool,
 }
 
 impl DueBatch {
     pub(crate) fn new(owner: Arc<dyn TaskOwner>) -> DueBatch {
         let (due, refused, of_others) = (Vec::new(), Vec::new(), Vec::new());
         let origin = Origin { owner, own: None };
-        DueBatch { origin, due, taken: 0, over: 0, refused, of_others }
+        DueBatch { origin, due, taken: 0, over: 0, refused, of_others, for_good: false }
     }
 
     /// Returns how many tasks are left in the batch, including cancelled ones.
@@ -415,13 +481,13 @@ impl DueBatch {
         self.origin.owner.run_all(due);
     }
 
-    /// Puts a task back that the executor has refused. It is handed over again later. A task that belongs to no scheduler is
-    /// scheduled here, as one that is due.
+    /// Puts a task back that the executor has refused. It is handed over again later, without its
+    /// [layers](DueTask::wrap). A task that belongs to no scheduler is scheduled here, for this executor, 100 ms from now.
     pub fn reject(&mut self, rejected: Rejected) {
+        self.for_good |= rejected.is_for_good();
         // An executor that serves several schedulers may reject a task here that came in the batch of another one.
-        let for_good = rejected.is_for_good();
-        match rejected.into_task().into_entry(self.origin.owner.id()) {
-            Ok(due) => self.refused.push((due, for_good)),
+        match rejected.into_task().unwrapped().into_entry(self.origin.owner.id()) {
+            Ok(due) => self.refused.push(due),
             Err(other) => self.of_others.push(other),
         }
     }
@@ -443,17 +509,18 @@ impl DueBatch {
         self.over
     }
 
-    /// Empties the batch for the next hand-over. Returns the entries that the executor has refused (true: for good) or left,
-    /// and the tasks of other schedulers that it gave back here.
-    pub(crate) fn settle(&mut self) -> (Vec<(Entry, bool)>, Vec<DueTask>) {
+    /// Empties the batch for the next hand-over.
+    pub(crate) fn settle(&mut self) -> Settled {
         debug_assert!(self.over <= self.taken && self.taken <= self.due.len());
         // A task that the executor has left in the batch is refused for now: it may have been too busy, or have
         // panicked.
         let mut refused = std::mem::take(&mut self.refused);
-        refused.extend(self.due.drain(self.taken..).map(|due| (due, false)));
+        refused.extend(self.due.drain(self.taken..));
         self.due.clear();
         (self.taken, self.over, self.origin.own) = (0, 0, None);
-        (refused, std::mem::take(&mut self.of_others))
+        let (of_others, for_good) =
+            (std::mem::take(&mut self.of_others), std::mem::take(&mut self.for_good));
+        Settled { refused, of_others, for_good }
     }
 }
 

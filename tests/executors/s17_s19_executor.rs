@@ -745,6 +745,109 @@ fn s18_a_strangers_task_that_comes_back_is_run_too() {
     assert_eq!(runs.load(Ordering::Relaxed), 1);
 }
 
+/// An executor that passes tasks on, each in a layer of its own.
+struct Layered<E>(E, Arc<AtomicUsize>);
+
+impl<E: Executor> Executor for Layered<E> {
+    fn execute(&self, task: DueTask) -> Result<(), Rejected> {
+        let runs = Arc::clone(&self.1);
+        let layer = move |task: DueTask| {
+            runs.fetch_add(1, Ordering::Relaxed);
+            task.run();
+        };
+        self.0.execute(task.wrap(layer).wrap(DueTask::run))
+    }
+}
+
+#[test]
+fn s18_a_task_that_is_refused_in_a_layer_is_the_one_that_was_handed_over() {
+    let (queue, tasks) = mpsc::sync_channel(1);
+    let layers = Arc::new(AtomicUsize::new(0));
+    let builder = Scheduler::builder().executor(Layered(queue, Arc::clone(&layers)));
+    let (scheduler, driver) = builder.max_pending(3).build_driven().expect("the defaults are good");
+    let handles = [(); 3].map(|()| scheduler.schedule_once(SECOND, || ()).expect("open"));
+    let due = scheduler.now() + SECOND;
+    driver.advance(SECOND * 60);
+    assert_eq!((scheduler.pending(), Arc::strong_count(&layers)), (3, 3), "one layer is kept");
+    assert!(handles[1].cancel() && scheduler.pending() == 2);
+    for handle in [&handles[0], &handles[2]] {
+        let task = tasks.try_recv().expect("one is in the queue");
+        assert_eq!((task.deadline(), task.is_repeating()), (due, false));
+        assert!(task.lateness() >= SECOND * 58 && task.name().contains("s17_s19"));
+        task.run();
+        assert!(handle.is_done());
+        driver.advance(SECOND);
+    }
+    assert_eq!((layers.load(Ordering::Relaxed), scheduler.stats().fired()), (2, 2));
+    assert_eq!(scheduler.pending(), 0);
+    drop(tasks);
+    scheduler.schedule_once(SECOND, || ()).expect("open");
+    let asked = scheduler.stats().rejected();
+    driver.advance(SECOND * 60);
+    assert_eq!(scheduler.stats().rejected() - asked, 1, "for good");
+}
+
+/// Such a closure hides the task, so nobody can take it off.
+#[test]
+fn s18_s30_a_refused_closure_around_a_task_comes_back_to_its_executor_ten_times_a_second() {
+    let (queue, tasks) = mpsc::sync_channel::<DueTask>(0);
+    let (scheduler, driver) = Scheduler::builder().build_driven().expect("the defaults are good");
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
+    let hides = scheduler.with_executor(move |task: DueTask| {
+        count.fetch_add(1, Ordering::Relaxed);
+        queue.execute(DueTask::new(task.deadline(), move || task.run()))
+    });
+    hides.schedule_once(SECOND, || unreachable!("its executor is full")).expect("open");
+    driver.advance(SECOND * 2);
+    assert!((10..=12).contains(&asked.load(Ordering::Relaxed)), "{asked:?}");
+    assert!(scheduler.stats().rejected() >= 10);
+    drop(tasks);
+    driver.advance(SECOND);
+    let last = asked.load(Ordering::Relaxed);
+    driver.advance(SECOND * 60);
+    assert_eq!(asked.load(Ordering::Relaxed), last, "it has refused for good");
+}
+
+/// Each of the two hands over at once what has come back, and so gives the task of the other one back.
+#[test]
+fn s30_two_schedulers_whose_executor_gives_back_the_other_one_s_tasks_do_not_spin() {
+    /// A queue of one place, which gives back what was there.
+    #[derive(Clone, Default)]
+    struct Newest(Arc<Mutex<Option<DueTask>>>, Arc<AtomicUsize>);
+    impl Executor for Newest {
+        fn execute(&self, task: DueTask) -> Result<(), Rejected> {
+            self.1.fetch_add(1, Ordering::Relaxed);
+            let before = self.0.lock().expect("no panic").replace(task);
+            before.map_or(Ok(()), |before| Err(Rejected::new(before)))
+        }
+    }
+    let newest = Newest::default();
+    let both = [(); 2].map(|()| {
+        let builder = Scheduler::builder().executor(newest.clone());
+        builder.build_driven().expect("the defaults are good")
+    });
+    for (scheduler, _) in &both {
+        scheduler.schedule_once(SECOND, || ()).expect("open");
+    }
+    let turns = || {
+        (0..1000).for_each(|_| {
+            both.iter().for_each(|(_, driver)| _ = driver.advance(Duration::from_millis(1)));
+        });
+    };
+    turns();
+    turns();
+    let before = newest.1.load(Ordering::Relaxed);
+    turns();
+    let asked = newest.1.load(Ordering::Relaxed) - before;
+    assert!((10..=60).contains(&asked), "{asked} times in a second");
+    let last = newest.0.lock().expect("no panic").take().expect("one is there");
+    last.run();
+    turns();
+    newest.0.lock().expect("no panic").take().expect("the other one came").run();
+    assert!(both.iter().all(|(scheduler, _)| scheduler.stats().fired() == 1));
+}
+
 #[test]
 fn s19_a_flood_of_zero_delays_does_not_stop_the_wheel() {
     let scheduler = Scheduler::builder().executor(Inline).build().expect("the defaults are good");
