@@ -8,6 +8,7 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use crate::clock::tick::{Moment, nanos};
+use crate::clock::timeline::after;
 
 /// How a task repeats.
 ///
@@ -91,8 +92,8 @@ impl Period {
         self.duration
     }
 
-    /// Returns when the next run is due, after a run that was planned for `planned` and ended at `ended`. It does not
-    /// round to ticks. It is for a [`Schedule`](crate::Schedule) of your own that keeps time itself.
+    /// Returns when the next run is due, after a run that was planned for `planned` and ended at `ended`. It knows
+    /// no tick: each run that was due before is missed. It is for a [`Schedule`](crate::Schedule) of your own that keeps time itself.
     ///
     /// ```
     /// use std::time::{Duration, Instant};
@@ -104,21 +105,16 @@ impl Period {
     /// assert_eq!(rate.missed(MissedTicks::Skip).next_run(planned, planned + 34 * ms), planned + 40 * ms);
     /// ```
     pub fn next_run(&self, planned: Instant, ended: Instant) -> Instant {
-        let after = ended.saturating_duration_since(planned);
-        let mut ahead = match self.kind {
-            Kind::Gap => after.saturating_add(self.duration), // also beyond the nanoseconds of a `u64` (S4)
+        let took = ended.saturating_duration_since(planned);
+        let ahead = match self.kind {
+            Kind::Gap => took.saturating_add(self.duration), // also beyond the nanoseconds of a `u64` (S4)
             kind => {
-                let ended_after = Moment(nanos(after));
-                let next = next_run(kind, self.nanos(), Moment(0), ended_after, 1);
-                Duration::from_nanos(next.0)
+                // A period of zero, which no scheduler takes, is one of a nanosecond here.
+                let period = self.nanos().max(1);
+                Duration::from_nanos(next_run(kind, period, Moment(0), Moment(nanos(took)), 1).0)
             }
         };
-        let mut instant = None;
-        while instant.is_none() {
-            instant = planned.checked_add(ahead);
-            ahead /= 2; // if it is beyond the range of `Instant`, as far as possible
-        }
-        instant.unwrap_or(planned)
+        after(planned, ahead)
     }
 
     pub(crate) fn nanos(&self) -> u64 {
@@ -368,6 +364,18 @@ mod tests {
 
     fn next(kind: Kind, planned: u64, ended: u64) -> u64 {
         next_run(kind, 10, Moment(planned), Moment(ended), TICK).0
+    }
+
+    #[test]
+    fn s15_a_period_of_zero_is_one_of_a_nanosecond() {
+        let (planned, missed) = (Instant::now(), Duration::from_millis(1));
+        for rule in [MissedTicks::Burst, MissedTicks::Delay, MissedTicks::Skip] {
+            let next =
+                Period::fixed_rate(Duration::ZERO).missed(rule).next_run(planned, planned + missed);
+            let nano = Duration::from_nanos(1);
+            let expected = if rule == MissedTicks::Burst { nano } else { missed };
+            assert!((expected..=expected + nano).contains(&(next - planned)), "{rule:?}");
+        }
     }
 
     #[test]

@@ -91,6 +91,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use crate::platform::impls::impl_debug;
+use crate::scheduler::in_force::is_served_here;
 use crate::{ScheduleError, Scheduler, Sleeper};
 use items::{Due, Items};
 use shared::{Inside, Shared};
@@ -234,8 +235,9 @@ impl<K, V> DelayQueue<K, V> {
     ///
     /// # Panics
     ///
-    /// Panics if it would have to wait inside a task on the scheduler's own tick thread, or in a turn of its
-    /// [`Driver`](crate::Driver): while that thread waits, nothing becomes due.
+    /// Panics if it would have to wait inside a task on the scheduler's own tick thread, in a turn of its
+    /// [`Driver`](crate::Driver), or in the future of that driver's [`block_on`](crate::Driver::block_on): while that
+    /// thread waits, nothing becomes due.
     pub fn recv(&self) -> Option<Expired<K, V>> {
         self.wait(None)
     }
@@ -277,7 +279,7 @@ impl<K, V> DelayQueue<K, V> {
             }
             let Some(end) = end else {
                 assert!(
-                    !self.shared.scheduler.is_turned_here(),
+                    !is_served_here(self.shared.scheduler.shared()),
                     "`DelayQueue::recv` would block the thread that serves its scheduler, and wait for ever: take what \
                      is due with `try_next`, or receive on a thread of your own"
                 );

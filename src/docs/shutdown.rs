@@ -34,6 +34,8 @@
 //!   [`ScheduleError::Closed`](crate::ScheduleError::Closed).
 //! - When the end has come, [`pending`](crate::Scheduler::pending) is 0: after a `close` that has not timed out, and after a
 //!   `stop` when its [`Stopping`](crate::Stopping) is ready.
+//! - The drop of the last handle ends nothing as long as a future of the scheduler is left, such as a sleep or a call: the
+//!   scheduler ends with the last one.
 //! - Leftovers come in order of deadline. Those of equal deadlines that had been handed to an executor have no order. Only one
 //!   call gets them. A second close finds none. Their runs count in
 //!   [`Stats::fired`](crate::Stats::fired) of the scheduler that returned them.
@@ -59,7 +61,7 @@
 //! | the waker of a future that waits | the deadline, the end of the scheduler, or the drop of the future |
 //! | the waker of a driver | the end of the scheduler, or of the driver |
 //! | a leftover that was taken in its run | the end of that run |
-//! | the future of [`call_after`](crate::Scheduler::call_after) | the task's end. The future keeps the scheduler alive, and does not keep its leftovers from being given up |
+//! | the future of [`call_after`](crate::Scheduler::call_after) | the task's end. The future keeps the scheduler going: its tasks run until the last future is gone too. When it ends then, nobody is left who could take leftovers |
 //! | a hook, an observer, or a clock | nothing: give it a [`WeakScheduler`](crate::WeakScheduler) |
 //!
 //! # Inside a task

@@ -21,8 +21,9 @@ use std::task::{Wake, Waker};
 use std::time::Instant;
 
 use crate::platform::impls::impl_debug;
+use crate::platform::panics::rest_blind;
 use crate::platform::sync::{AtomicU64, LOOKS, Ordering};
-use crate::{Clock, Sleeper, SystemClock};
+use crate::{Clock, PanicHook, Sleeper, SystemClock};
 
 /// The loop, as its [`MessagePump`] sees it.
 ///
@@ -166,11 +167,16 @@ impl DefaultPump {
 
     /// Waits until this instant of the clock, or until it is woken.
     fn wait(&self, until: Option<Instant>) {
-        let is_due = until.is_some_and(|until| until <= self.clock.now());
-        let is_rung = is_due || (self.was_rung.get() && self.bell.rings_soon());
-        // A clock is a user's, and may have run the loop. A wake that has come since is in the bell (PUMP-1).
-        if !is_rung && self.bell.fall_asleep() {
-            self.clock.sleep(&self.sleeper, until);
+        let waited = PanicHook::default().catch(None, || {
+            let is_due = until.is_some_and(|until| until <= self.clock.now());
+            let is_rung = is_due || (self.was_rung.get() && self.bell.rings_soon());
+            // A clock is a user's, and may have run the loop. A wake that has come since is in the bell (PUMP-1).
+            if !is_rung && self.bell.fall_asleep() {
+                self.clock.sleep(&self.sleeper, until);
+            }
+        });
+        if waited.is_none() {
+            rest_blind();
         }
         self.was_rung.set(self.bell.silence());
     }

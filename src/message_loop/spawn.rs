@@ -301,8 +301,12 @@ impl<F: Future + 'static> Run<Shared> for LocalTask<F> {
     /// Polls the future once. The next wake posts it anew.
     fn run(&self, _shared: &Shared, _place: &mut dyn Place) -> Ran {
         // The step comes before the poll, whose wakes are posted anew (SPAWN-1).
-        let has_run = self.step(&[Stage::Queued], Stage::Waiting).is_some()
-            && self.key.get().is_some_and(|spawned: Rc<Spawned<F>>| spawned.poll());
+        let mine = self.step(&[Stage::Queued], Stage::Waiting).and_then(|_| self.key.get());
+        let has_run = mine.is_some_and(|spawned: Rc<Spawned<F>>| {
+            let has_run = spawned.poll();
+            self.shared().catch(|| drop(spawned)); // with a result that nobody wants
+            has_run
+        });
         if has_run { Ran::ForTheLastTime } else { Ran::Not }
     }
 

@@ -305,7 +305,7 @@ impl LoopCore {
     fn delayed_is_due(&self) -> Option<Instant> {
         // Without delayed tasks the clock is not read.
         self.seen.first.get()?;
-        let now = self.shared.now();
+        let now = self.shared.catch(|| self.shared.now())?; // if the clock panics, nothing counts as due
         // Another task may be the first one by now, because the clock is a user's, and may run the loop.
         let (first, by) = (self.seen.first.get()?, self.seen.quit.get().starts_by(now)?);
         (first <= by).then_some(now)
@@ -327,7 +327,7 @@ impl LoopCore {
     ) -> IdleKey {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let key = COUNT.fetch_add(1, Ordering::Relaxed); // Relaxed, because only the number counts
-        let handler: IdleHandler = Rc::new(RefCell::new(move || f().flow()));
+        let handler: IdleHandler = Rc::new(RefCell::new(move || f().choice().map_continue(drop)));
         self.idle_handlers.borrow_mut().insert(key, handler);
         // A destructor at the end of the loop may come here, and the loop would not drop the handler any more.
         if self.is_closed.get() {

@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
 
 /// The payload of a panic.
 pub(crate) type Payload = Box<dyn Any + Send>;
@@ -29,6 +30,14 @@ pub(crate) fn discard(payload: Payload) {
     if let Err(another) = caught(|| drop(payload)) {
         std::mem::forget(another);
     }
+}
+
+/// How long a thread rests whose clock panics again and again.
+pub(crate) const BLIND_PAUSE: Duration = Duration::from_millis(100);
+
+/// Rests before a clock that panics is asked again.
+pub(crate) fn rest_blind() {
+    std::thread::sleep(BLIND_PAUSE);
 }
 
 #[cfg(test)]

@@ -8,9 +8,9 @@
 //! - A thread is started when there is work, no idle thread, and fewer threads than the limit. It is started
 //!   by the caller that brings a task, or by a thread that takes a task and leaves others behind. So a thread waits for
 //!   the next deadline as long as one is free to.
-//! - A thread ends when the queue is closed, when the clock panics in its hands, or when it has been idle for
-//!   longer than `keep_alive` and more threads run than the core. The only idle thread stays while the queue has items.
-//!   If there is work, another thread is started in place of one that has ended.
+//! - A thread ends when the queue is closed, or when it has been idle for longer than `keep_alive` and more threads run than
+//!   the core. The only idle thread stays while the queue has items. If there is work, another thread is started in place of
+//!   one that has ended.
 //! - At least one thread does not wait, directly or through other pools, for a task of its own pool.
 //!   [`deadlock`](crate::executor::deadlock) refuses the wait of the last one.
 //! - The factory is user code, so it is called with nothing locked. Until one thread runs, each caller that
@@ -27,8 +27,10 @@ use std::time::Duration;
 use super::builder::PoolBuilder;
 use super::shared::{QueuedTask, Shared};
 use super::task;
+use crate::PanicHook;
 use crate::executor::deadlock::{PoolThreads, runs};
 use crate::platform::panics::caught;
+use crate::platform::panics::rest_blind;
 use crate::platform::sync::lock_std;
 
 /// How long threads above the core stay idle by default.
@@ -209,9 +211,18 @@ impl Worker {
             return;
         }
         self.shared.threads.pool.join();
-        while let Some(task) = self.next_task() {
-            let _runs = runs(Arc::as_ptr(&task).cast::<()>().addr());
-            task::run(&self.shared, task);
+        let mut is_blind = false;
+        loop {
+            match PanicHook::default().catch(None, || self.next_task()) {
+                Some(Some(task)) => {
+                    is_blind = false;
+                    let _runs = runs(Arc::as_ptr(&task).cast::<()>().addr());
+                    task::run(&self.shared, task);
+                }
+                Some(None) => return,
+                None if is_blind => rest_blind(),
+                None => is_blind = true, // a clock that has panicked once is asked again at once
+            }
         }
     }
 

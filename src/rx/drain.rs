@@ -31,7 +31,7 @@
 //!   then (WORKER-4), so that end comes.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::time::{Duration, Instant};
@@ -266,7 +266,9 @@ pub(super) struct RetryQueue {
 
 #[derive(Default)]
 struct Retries {
-    queues: VecDeque<Arc<SerialQueue>>,
+    /// By age.
+    queues: BTreeMap<u64, Arc<SerialQueue>>,
+    last_ticket: u64,
     /// The number of the attempt that runs or waits for its time, 0 if there is none. Only this attempt may act.
     attempt: u64,
     last_attempt: u64,
@@ -282,7 +284,10 @@ impl RetryQueue {
     /// Adds a queue, with its drain. If no attempt is on its way, one is made after this pause.
     fn wait(self: &Arc<Self>, queue: Arc<SerialQueue>, pause: Duration) {
         let mut state = lock(&self.state);
-        state.queues.push_back(queue);
+        state.last_ticket += 1;
+        let ticket = state.last_ticket;
+        queue.retry_ticket.store(ticket, Ordering::Relaxed);
+        state.queues.insert(ticket, queue);
         if state.attempt == 0 {
             self.schedule(state, pause, false);
         }
@@ -332,8 +337,7 @@ impl RetryQueue {
     /// Removes a queue that was disposed.
     pub(super) fn remove(&self, queue: &SerialQueue) {
         let mut state = lock(&self.state);
-        let at = state.queues.iter().position(|own| std::ptr::eq(&raw const **own, queue));
-        let removed = at.and_then(|at| state.queues.remove(at));
+        let removed = state.queues.remove(&queue.retry_ticket.load(Ordering::Relaxed));
         let timer = if state.queues.is_empty() { state.timer.take() } else { None };
         if timer.is_some() {
             state.attempt = 0;
@@ -348,7 +352,7 @@ impl RetryQueue {
     fn hand_over(&self) -> bool {
         let count = lock(&self.state).queues.len();
         for _ in 0..count.min(MAX_PER_ATTEMPT) {
-            let Some(queue) = lock(&self.state).queues.pop_front() else { break };
+            let Some((_, queue)) = lock(&self.state).queues.pop_first() else { break };
             let failures = self.failures.load(Ordering::Relaxed);
             if failures >= MAX_FAILURES && Arc::strong_count(&queue) == 1 {
                 queue.dispose(); // nobody else can
@@ -387,6 +391,6 @@ impl RetryQueue {
         }
         let queues = std::mem::take(&mut state.queues);
         drop(state);
-        queues.into_iter().for_each(|queue| queue.state().has_drain = false);
+        queues.into_values().for_each(|queue| queue.state().has_drain = false);
     }
 }

@@ -92,6 +92,8 @@ pub(super) struct SerialQueue {
     pressure: Backpressure,
     /// Where the drain waits if its executor does not run it.
     pub(super) retries: Arc<RetryQueue>,
+    /// Names it there, under the lock of `retries`. 0 names none.
+    pub(super) retry_ticket: AtomicU64,
 }
 
 /// A task in a queue, with its number (WORKER-5).
@@ -156,6 +158,7 @@ impl SerialQueue {
             limit,
             pressure: Backpressure::new(MAX_AHEAD),
             retries,
+            retry_ticket: AtomicU64::new(0),
         })
     }
 
@@ -459,7 +462,7 @@ impl Owner for SerialQueue {
     }
 
     fn repeats(&self) -> bool {
-        !self.state().is_closed
+        !self.state().is_closed && !self.timers.in_order().is_some_and(Scheduler::is_closed)
     }
 }
 

@@ -28,15 +28,14 @@ use std::time::Instant;
 
 use super::delayed::Entry;
 use super::drain;
-use super::timer::BLIND_PAUSE;
 use super::worker::TaskQueue;
 use crate::backpressure::{Backpressure, Flow, PendingLimit};
-use crate::clock::timeline::after;
 use crate::job::{AtomicPosition, Due, Next, Owner, Position, Ran};
+use crate::platform::panics::rest_blind;
 use crate::platform::sync::lock_std;
 use crate::pool::DelayedWorkQueue;
 use crate::wheel::{Wheel, WheelKey};
-use crate::{Clock, PanicHook, ScheduleError, Sleeper, SystemClock};
+use crate::{Clock, PanicHook, ScheduleError};
 
 /// With more tasks than this overdue, the threads that bring them are held back, if the queue has a thread of its own.
 const MAX_AHEAD: u64 = 1 << 16;
@@ -118,8 +117,7 @@ fn run_thread(tasks: &Tasks) {
     drain::with_a_drain(|| {
         // The panics of tasks are caught in there, so this one is the clock's.
         while PanicHook::default().catch(None, || drain(tasks, Tasks::take)).is_none() {
-            let until = after(SystemClock.now(), BLIND_PAUSE);
-            SystemClock.sleep(&Sleeper::new(), Some(until));
+            rest_blind();
         }
     });
 }

@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 use super::delayed::{Found, Wait};
 use super::serial::SerialQueue;
 pub(super) use crate::clock::timeline::after;
+use crate::platform::panics::BLIND_PAUSE;
 use crate::wheel::WheelKey;
 use crate::{Cancellable, Inline, PanicHook, Schedule, ScheduleError, Scheduler};
 
@@ -79,9 +80,6 @@ impl Timers {
 
 /// The global scheduler does not look more often than this whether a task is due.
 const MIN_PAUSE: Duration = Duration::from_millis(1);
-
-/// When it looks again if the clock has panicked. So does the thread of a shared queue.
-pub(super) const BLIND_PAUSE: Duration = Duration::from_millis(100);
 
 /// What a timer or a drain does: its closure is called once, with true when it runs, and with false when it is dropped
 /// instead.

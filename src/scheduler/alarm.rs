@@ -180,9 +180,7 @@ impl Alarm {
             WakeAt::Now => None,
             WakeAt::Pending(key) => {
                 // A thread that blocks on this alarm would wait for ever if nobody but the thread itself can serve it.
-                let is_served_here =
-                    || scheduler.is_turned_here() || in_force::is_driven_here(scheduler.id);
-                let own_timer = OwnTimer::note(waker, is_served_here);
+                let own_timer = OwnTimer::note(waker, || in_force::is_served_here(scheduler));
                 Some(Alarm { key, target, is_counted, own_timer })
             }
             WakeAt::Later => {

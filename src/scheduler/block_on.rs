@@ -11,6 +11,7 @@
 //!   nothing is: a clock that can be moved: Stalled; one that runs by itself: look again and again
 //! ```
 
+use std::cell::Cell;
 use std::future::{Future, IntoFuture};
 use std::pin::pin;
 use std::sync::Arc;
@@ -51,6 +52,8 @@ struct Blocking<'a> {
     sleeper: Sleeper,
     /// For how long it waits for other threads, in real time, before the clock jumps, and before it gives up.
     patience: Duration,
+    /// It is the turn of the clock of `time::pause`.
+    may_jump: Cell<bool>,
 }
 
 impl Driver {
@@ -144,7 +147,13 @@ impl Driver {
         let mut future = pin!(future.into_future());
         let sleeper = Sleeper::new();
         let woken = Woken { flag: AtomicBool::new(false), sleeper: sleeper.waker() };
-        let blocking = Blocking { driver: self, woken: Arc::new(woken), sleeper, patience };
+        let blocking = Blocking {
+            driver: self,
+            woken: Arc::new(woken),
+            sleeper,
+            patience,
+            may_jump: Cell::new(true),
+        };
         let waker = Waker::from(Arc::clone(&blocking.woken));
         let result = loop {
             if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
@@ -170,9 +179,16 @@ impl Blocking<'_> {
             if self.woken.flag.swap(false, Ordering::Acquire) {
                 return Ok(());
             }
-            if self.has_more(next) || in_force::jump_when_idle() {
+            if self.has_more(next) {
                 continue;
             }
+            // Two clocks that can be moved take turns, because on each of them a series may have no end.
+            let is_alone = next.is_none() || self.driver.shared.watch.is_in_real_time;
+            let may_jump = self.may_jump.replace(is_alone);
+            if may_jump && in_force::jump_when_idle() {
+                continue;
+            }
+            self.may_jump.set(true);
             if !self.driver.moves_clock_to(self.driver.reading()) {
                 // It runs by itself. Another thread may schedule, so nothing is waited for in one go.
                 match next {

@@ -24,6 +24,7 @@ use super::{Driver, GLOBAL, Scheduler, WeakScheduler};
 use crate::clock::clocks::{Clock, ManualClock, Sleeper, SystemClock};
 use crate::clock::timeline::after;
 use crate::engine::Precision;
+use crate::engine::shared::Shared;
 use crate::engine::this_thread::is_turning;
 use crate::platform::impls::impl_debug;
 use crate::platform::panics::quietly;
@@ -69,7 +70,7 @@ impl TimeSource {
     /// `None` if this is the global one already.
     pub(crate) fn fall_back(&mut self, deadline: Instant) -> Option<Instant> {
         let old = Arc::clone(self.0.as_ref()?);
-        let next = TimeSource(old.service.successor.get().cloned());
+        let next = TimeSource(old.service.life.successor.get().cloned());
         // The instants of two clocks cannot be compared, unless both are the system's.
         let has_system_clock = |scheduler: &Scheduler| scheduler.shared().watch.has_system_clock;
         let is_one_time = has_system_clock(&old) && next.known().is_none_or(has_system_clock);
@@ -164,7 +165,7 @@ fn in_force() -> Option<Arc<Scheduler>> {
     });
     let is_open = |scheduler: &Arc<Scheduler>| !scheduler.is_closed();
     // A closed scheduler would take no timer.
-    chosen.filter(is_open).or_else(|| Here::look(|here| here.resumed.clone()))
+    chosen.filter(is_open).or_else(|| Here::look(|here| here.resumed.clone())).filter(is_open)
 }
 
 // ----- guards --------------------------------------------------------------------------------
@@ -225,7 +226,7 @@ impl Scheduler {
     /// As [`global`](Scheduler::global) does.
     pub fn in_force() -> Scheduler {
         let source = TimeSource::in_force();
-        source.0.as_deref().unwrap_or_else(|| Scheduler::global()).clone()
+        source.0.map_or_else(|| Scheduler::global().clone(), |own| own.for_users())
     }
 }
 
@@ -261,11 +262,12 @@ impl Drop for Guard {
     }
 }
 
-/// Returns true if the calling thread is in a `Driver::block_on` of this scheduler. It must not wait for that scheduler in
-/// another way.
-pub(super) fn is_driven_here(scheduler: SchedulerId) -> bool {
-    let is_meant = |(_, guarded): &(u64, Guarded)| matches!(guarded, Guarded::Driven(id, _) if *id == scheduler);
-    Here::look(|here| Some(here.guards.iter().any(is_meant))).unwrap_or(false)
+/// Returns true if the calling thread is in a turn of this scheduler, or in a `Driver::block_on` of it. It must not wait for
+/// that scheduler in another way.
+pub(crate) fn is_served_here(scheduler: &Shared) -> bool {
+    let is_meant = |(_, guarded): &(u64, Guarded)| matches!(guarded, Guarded::Driven(id, _) if *id == scheduler.id);
+    let is_driven = || Here::look(|here| Some(here.guards.iter().any(is_meant))).unwrap_or(false);
+    scheduler.is_turned_here() || is_driven()
 }
 
 // ----- a virtual clock -----------------------------------------------------------------------
@@ -338,7 +340,7 @@ pub(crate) fn resume() -> Time {
     let resumed = resumed.ok().map(|scheduler| scheduler.for_futures());
     // Set before the close wakes the sleeps, which look for it then.
     let successor = resumed.clone();
-    successor.into_iter().for_each(|next| _ = paused.scheduler.service.successor.set(next));
+    successor.into_iter().for_each(|next| _ = paused.scheduler.service.life.successor.set(next));
     drop(Here::change(|here| std::mem::replace(&mut here.resumed, resumed)));
     drop(paused.scheduler.close()); // it wakes the sleeps
     Time::Changed

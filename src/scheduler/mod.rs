@@ -86,12 +86,14 @@ struct Service {
     threads: Option<PoolThreads>,
     is_for_futures: bool,
     life: Arc<Life>,
-    /// To which scheduler futures go over when this one is closed, if its time goes on there.
-    successor: OnceLock<Arc<Scheduler>>,
 }
 
 /// What handles and futures share: when it is dropped, the service stops (S24).
-struct Life(Arc<Shared>);
+struct Life {
+    shared: Arc<Shared>,
+    /// To which scheduler futures go over when this one is closed, if its time goes on there.
+    successor: OnceLock<Arc<Scheduler>>,
+}
 
 impl Clone for Scheduler {
     fn clone(&self) -> Scheduler {
@@ -101,7 +103,7 @@ impl Clone for Scheduler {
 
 impl Drop for Life {
     fn drop(&mut self) {
-        self.0.stop();
+        self.shared.stop();
     }
 }
 
@@ -206,9 +208,9 @@ impl Scheduler {
         threads: Option<PoolThreads>,
     ) -> Scheduler {
         // Apart from the service, because the services of futures share it: the scheduler ends with the last of them.
-        let life = Arc::new(Life(Arc::clone(&shared)));
-        let (is_for_futures, successor) = (false, OnceLock::new());
-        let service = Service { shared, driven, threads, is_for_futures, life, successor };
+        let life = Life { shared: Arc::clone(&shared), successor: OnceLock::new() };
+        let life = Arc::new(life);
+        let service = Service { shared, driven, threads, is_for_futures: false, life };
         Scheduler::of(Arc::new(service), None)
     }
 
@@ -262,15 +264,20 @@ impl Scheduler {
         // A service of its own for each handle, so that threads with handles of their own share no reference count.
         // With one count for all, two threads together made 7 million timeouts a second, and 51 million with a count
         // each (row S4 of `benches/peers`).
-        let make = || {
-            let Service { shared, driven, threads, life, .. } = &*self.service;
-            let (shared, driven, life) =
-                (Arc::clone(shared), Weak::clone(driven), Arc::clone(life));
-            let (threads, is_for_futures, successor) = (threads.clone(), true, OnceLock::new());
-            let service = Service { shared, driven, threads, is_for_futures, life, successor };
-            Arc::new(Scheduler::of(Arc::new(service), self.own.clone()))
-        };
-        Arc::clone(self.for_futures.get_or_init(make))
+        Arc::clone(self.for_futures.get_or_init(|| Arc::new(self.with_own_service(true))))
+    }
+
+    /// Returns a handle for users, also if this one is for futures, and no other one that can close is left.
+    fn for_users(&self) -> Scheduler {
+        self.shared().termination.join_closers();
+        self.with_own_service(false)
+    }
+
+    fn with_own_service(&self, is_for_futures: bool) -> Scheduler {
+        let Service { shared, driven, threads, life, .. } = &*self.service;
+        let (shared, driven, life) = (Arc::clone(shared), Weak::clone(driven), Arc::clone(life));
+        let service = Service { shared, driven, threads: threads.clone(), is_for_futures, life };
+        Scheduler::of(Arc::new(service), self.own.clone())
     }
 
     /// Returns a handle that does not keep the service alive.

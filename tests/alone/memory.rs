@@ -402,11 +402,11 @@ fn bound_addresses(bytes: libc::rlim_t) {
 
 /// Runs a test that is a child, and has bounded what its process gets.
 #[cfg(target_os = "linux")]
-fn assert_child_says(test: impl Fn(), text: &str) {
+fn assert_child_says(test: impl Fn(), expected: &str) {
     let child = process_of(test).env("TICKWHEEL_CHILD", "1").output().expect("it starts");
     let told = String::from_utf8_lossy(&child.stdout);
     let wrong = String::from_utf8_lossy(&child.stderr);
-    assert!(child.status.success() && told.contains(text), "{told}{wrong}");
+    assert!(child.status.success() && told.contains(expected), "{told}{wrong}");
 }
 
 /// The child of the next test, in a process of its own, whose addresses are bounded for a while.

@@ -174,6 +174,24 @@ fn s26_every_number_is_exact() {
     assert_eq!((stats.pending(), scheduler.pending()), (1, 1));
 }
 
+/// A leftover in its run has room there until the run is over.
+#[test]
+fn s26_nothing_is_pending_after_a_close_also_in_the_numbers() {
+    let (home, driver) = crate::common::driven();
+    let (other, other_driver) = crate::common::driven_by(Scheduler::builder().max_pending(2));
+    let (closing, to) = (home.clone(), other.clone());
+    let run = move || {
+        for leftover in closing.stop().wait_timeout(Duration::ZERO).into_iter().flatten() {
+            leftover.reschedule(&to).expect("open");
+        }
+    };
+    home.schedule_repeatedly(Duration::ZERO, Duration::from_secs(1), run).expect("open");
+    let reserved = other.clone();
+    driver.advance(Duration::from_secs(1));
+    drop(other_driver.close());
+    assert_eq!((reserved.pending(), reserved.stats().pending()), (0, 0));
+}
+
 #[test]
 fn s26_the_lateness_is_right_within_a_factor_of_two() {
     let clock = ManualClock::new();

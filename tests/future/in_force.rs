@@ -235,6 +235,26 @@ fn a_closed_scheduler_in_force_is_passed_over_for_the_global_one() {
     inner_driver.block_on(async { assert!(is_global()) }).expect("ready");
 }
 
+/// Its own guards and futures do not count, so it is the only one that can close.
+#[test]
+fn s20_a_handle_of_the_scheduler_in_force_is_one_like_all_others() {
+    let scheduler = Scheduler::new();
+    let mine = {
+        let _in_force = scheduler.enter();
+        Scheduler::in_force()
+    };
+    drop(scheduler);
+    mine.schedule_once(HOUR, || ()).expect("open");
+    assert_eq!(mine.close().expect("nobody turns it").len(), 1);
+    time::pause();
+    time::resume();
+    let (first, second) = (Scheduler::in_force(), Scheduler::in_force());
+    first.schedule_once(HOUR, || ()).expect("open");
+    drop(first);
+    assert_eq!(second.close().expect("nobody turns it").len(), 1);
+    assert!(is_global(), "a closed one is passed over");
+}
+
 // ----- Driver::block_on --------------------------------------------------------------------
 
 /// Its time is virtual already, so a test that pauses runs there too.
@@ -435,6 +455,22 @@ fn after_a_resume_new_sleeps_and_resets_take_real_time_from_now() {
     }
 }
 
+/// It was made by a handle, and not by a function of `time`.
+#[test]
+fn after_a_resume_a_sleep_of_the_scheduler_in_force_keeps_its_time() {
+    let paused = paused();
+    let task = Poller::new();
+    let mut sleep = Scheduler::in_force().sleep(HOUR * 2);
+    assert!(task.poll(&mut sleep).is_pending());
+    block_on(time::advance(HOUR));
+    drop(paused);
+    let start = StdInstant::now();
+    assert!(task.poll(&mut sleep).is_pending());
+    Pin::new(&mut sleep).reset(Instant::now() + REST);
+    assert!(task.polls_until_ready(&mut sleep) <= 3 && start.elapsed() >= REST);
+    assert!(start.elapsed() < HOUR);
+}
+
 #[test]
 fn instants_never_go_back_on_a_thread_that_pauses_again_and_again() {
     let start = Instant::now();
@@ -511,6 +547,17 @@ fn a_closed_scheduler_s_sleep_keeps_its_deadline_on_a_thread_that_has_resumed() 
 }
 
 /// The series of the driver would be due for ever.
+#[test]
+fn a_series_on_a_paused_clock_does_not_hold_a_driver_s_clock_up() {
+    let _paused = paused();
+    let beat = Scheduler::in_force().schedule_repeatedly(SECOND, SECOND, || ()).expect("open");
+    let (scheduler, driver) = driven();
+    let start = scheduler.now();
+    driver.block_on(scheduler.sleep(HOUR)).expect("its time comes");
+    assert_eq!(scheduler.now() - start, HOUR);
+    assert!(beat.cancel());
+}
+
 #[test]
 fn a_paused_clock_goes_on_inside_of_any_driver() {
     let real = Scheduler::builder().clock(SystemClock);

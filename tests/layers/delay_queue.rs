@@ -1028,6 +1028,16 @@ fn s25_s26_waiting_takers_are_counted_nowhere_and_need_no_room() {
 
 /// On a tick thread, and with an executor that would be counted.
 #[test]
+#[should_panic(expected = "would block the thread that serves its scheduler")]
+fn recv_in_the_future_of_a_driver_is_told() {
+    crate::common::silence();
+    let (scheduler, driver) = Scheduler::builder().build_driven().expect("the defaults are good");
+    let queue = DelayQueue::new(&scheduler);
+    queue.insert(1, 1, Duration::from_secs(1)).expect("open");
+    drop(driver.block_on(async { queue.recv() }));
+}
+
+#[test]
 fn s26_stats_of_a_scheduler_with_a_thread_show_no_taker() {
     let scheduler = Scheduler::new();
     let queue = DelayQueue::new(&scheduler);

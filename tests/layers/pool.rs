@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 use std::panic;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Barrier, Mutex, OnceLock};
 use std::task::Poll;
@@ -1109,7 +1109,7 @@ fn s17_a_result_that_panics_when_it_is_dropped_stops_no_shutdown() {
 }
 
 #[test]
-fn s17_a_clock_that_panics_costs_a_thread_and_no_more() {
+fn s17_a_clock_that_panics_costs_no_task() {
     #[derive(Clone)]
     struct Moody(ManualClock, Arc<AtomicUsize>);
     impl Clock for Moody {
@@ -1145,6 +1145,46 @@ fn s17_a_clock_that_panics_costs_a_thread_and_no_more() {
     }
     pool.shutdown();
     assert!(pool.await_termination(PATIENCE));
+}
+
+/// Its thread asks it ten times a second, and no thread takes its place again and again.
+#[test]
+fn s17_a_clock_that_goes_on_panicking_costs_little() {
+    struct Blind(Arc<AtomicBool>, Arc<AtomicUsize>);
+    impl Clock for Blind {
+        fn now(&self) -> Instant {
+            if self.0.load(Ordering::Relaxed) {
+                self.1.fetch_add(1, Ordering::Relaxed);
+                panic!("on purpose");
+            }
+            tickwheel::SystemClock.now()
+        }
+        fn sleep(&self, sleeper: &tickwheel::Sleeper, until: Option<Instant>) {
+            tickwheel::SystemClock.sleep(sleeper, until);
+        }
+    }
+    crate::common::silence();
+    let (is_blind, asked, threads) = (Arc::default(), Arc::default(), Arc::default());
+    let (blind, started) = (Arc::clone(&is_blind), Arc::<AtomicUsize>::clone(&threads));
+    let pool = ScheduledThreadPool::builder()
+        .threads(1)
+        .clock(Blind(blind, Arc::clone(&asked)))
+        .thread_factory(move |builder, work| {
+            started.fetch_add(1, Ordering::Relaxed);
+            builder.spawn(work).map(drop)
+        })
+        .build()
+        .expect("threads");
+    let _far = pool.schedule(HOUR, || ()).expect("open");
+    let soon = pool.schedule(Duration::from_millis(20), || ()).expect("open");
+    is_blind.store(true, Ordering::Relaxed);
+    until("it is asked", || asked.load(Ordering::Relaxed) >= 3);
+    let (start, before) = (Instant::now(), asked.load(Ordering::Relaxed));
+    until("it is asked again", || asked.load(Ordering::Relaxed) >= before + 2);
+    assert!(start.elapsed() >= Duration::from_millis(100), "a pause each time");
+    is_blind.store(false, Ordering::Relaxed);
+    soon.join_timeout(PATIENCE).expect("it sees again").expect("no panic");
+    assert_eq!(threads.load(Ordering::Relaxed), 1);
 }
 
 /// The thread that waits for the first deadline takes that task, and must leave another thread to wait for the second one.

@@ -464,6 +464,20 @@ fn a_future_that_panics_is_reported_and_its_handle_tells() {
 }
 
 #[test]
+fn s17_a_result_that_nobody_wants_may_panic_when_it_is_dropped() {
+    silence();
+    let (tell, told) = channel();
+    let builder = MessageLoop::builder().on_panic(move |_| tell.send(()).expect("awaited"));
+    let looper = builder.prepare().expect("no other one");
+    let panics = async { OnDrop(|| panic_on_purpose()) };
+    drop(looper.local_runner().spawn_local(panics).expect("open"));
+    let log = Log::default();
+    looper.runner().post(log.task(1)).expect("open");
+    looper.run_until_idle();
+    assert_eq!((log.all(), told.try_iter().count()), (vec![1], 1));
+}
+
+#[test]
 fn s08_s09_a_future_that_is_cancelled_at_home_is_dropped_at_once() {
     let (looper, local, _clock) = virtual_loop();
     let held = Rc::new(());

@@ -12,7 +12,9 @@ use crate::common::{Grenade, OnDrop, panic_on_purpose, silence};
 use tickwheel::message_loop::{
     AlreadyBound, DefaultPump, LocalTaskRunner, MessageLoop, Next, NotBound, RunLoop, TaskRunner,
 };
-use tickwheel::{Cancellable, Clock, ManualClock, Period, ScheduleError, ScheduleExt, Sleeper};
+use tickwheel::{
+    Cancellable, Clock, ManualClock, Period, Schedule, ScheduleError, ScheduleExt, Sleeper,
+};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -564,6 +566,27 @@ fn an_idle_handler_may_post_add_and_remove() {
     runner.post(log.task(0)).expect("open");
     looper.run();
     assert_eq!(log.all(), [0, 1, 2]);
+}
+
+/// What it returns says whether it goes on. It is no choice for the series in whose run it is called.
+#[test]
+fn an_idle_handler_in_a_nested_run_does_not_move_the_series_around_it() {
+    let (looper, runner, _clock) = virtual_loop();
+    let run = move || {
+        let nested = RunLoop::new().expect("a loop");
+        let quit = nested.quit_handle();
+        LocalTaskRunner::current().expect("in a task").add_idle_handler(move || {
+            quit.quit();
+            Some(SECOND * 3600)
+        });
+        nested.run();
+        ControlFlow::Continue(())
+    };
+    let series = runner.schedule_series(Duration::ZERO, Period::fixed_rate(SECOND), Box::new(run));
+    let series = series.expect("open");
+    let start = runner.now();
+    looper.turn();
+    assert_eq!(series.deadline(), Some(start + SECOND));
 }
 
 #[test]

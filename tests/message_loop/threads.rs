@@ -446,6 +446,39 @@ fn a_thread_that_is_about_to_end_gets_no_loop() {
     told.recv().expect("whichever it is, it is no abort");
 }
 
+/// It costs the loop a pause at most.
+#[test]
+fn s17_a_clock_that_panics_does_not_end_a_loop() {
+    struct Bad(Arc<AtomicUsize>);
+    impl Clock for Bad {
+        fn now(&self) -> Instant {
+            let left = self.0.load(Ordering::Relaxed);
+            if left > 0 && thread::current().name() == Some("blind") {
+                self.0.store(left - 1, Ordering::Relaxed);
+                panic_on_purpose();
+            }
+            SystemClock.now()
+        }
+        fn sleep(&self, sleeper: &Sleeper, until: Option<Instant>) {
+            SystemClock.sleep(sleeper, until);
+        }
+    }
+    silence();
+    let panics = Arc::new(AtomicUsize::new(0));
+    let clock = Bad(Arc::clone(&panics));
+    let builder = move || MessageLoop::builder().clock(clock).on_panic(|_| ());
+    let looper = LoopThread::spawn_with("blind", builder).expect("a thread");
+    let (tell, told) = channel();
+    for left in [1, 2, 5] {
+        let (tell, left_here) = (tell.clone(), Arc::clone(&panics));
+        let task = move || tell.send(()).expect("awaited");
+        looper.runner().post_delayed(Duration::from_millis(20), task).expect("open");
+        looper.runner().post(move || left_here.store(left, Ordering::Relaxed)).expect("open");
+        told.recv_timeout(PATIENCE).expect("the loop goes on");
+        assert_eq!(panics.load(Ordering::Relaxed), 0);
+    }
+}
+
 #[test]
 fn join_waits_and_does_not_quit() {
     let thread = LoopThread::spawn("waited for").expect("a thread");

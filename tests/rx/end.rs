@@ -265,6 +265,25 @@ fn s30_an_executor_that_never_answers_costs_little() {
     }
 }
 
+/// A series that is due in the worker's queue has no timer left that could be moved.
+#[test]
+fn a_reset_over_a_closed_scheduler_tells_the_truth() {
+    let (timers, driver) = Scheduler::builder().build_driven().expect("the defaults are good");
+    let kept = Arc::new(Mutex::new(Vec::new()));
+    let keep = Arc::clone(&kept);
+    let keeps = move |task: DueTask| keep.lock().expect("no panic").push(task);
+    let worker = ExecutorScheduler::new(keeps, &timers).worker();
+    let runs = Arc::new(AtomicUsize::new(0));
+    let ran = Arc::clone(&runs);
+    let count = move || _ = ran.fetch_add(1, Ordering::Relaxed);
+    let series = worker.schedule_periodically(Duration::ZERO, SECOND, count);
+    drop(driver.close());
+    assert!(!series.reset(60 * SECOND), "it could not be put off");
+    let tasks = std::mem::take(&mut *kept.lock().expect("no panic"));
+    tasks.into_iter().for_each(DueTask::run);
+    assert_eq!(runs.load(Ordering::Relaxed), 1, "so it runs");
+}
+
 /// An executor for which many workers wait is asked as often as for one worker. When it takes one drain it gets all of them.
 #[test]
 fn s30_many_workers_on_an_executor_that_refuses_cost_as_little_as_one() {
