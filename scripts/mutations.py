@@ -193,7 +193,7 @@ MUTATIONS = [
     ("a layer hides the task that was refused", "src/executor/due.rs",
      "rejected.into_task().unwrapped().into_entry", "rejected.into_task().into_entry", tests("executors::s17_s19_executor")),
     ("in force: its handle cannot close", "src/scheduler/mod.rs",
-     "        self.with_own_service(false)", "        self.with_own_service(true)", tests("future::in_force")),
+     "                self.with_own_service(None)\n", "                self.with_own_service(Some(Weak::new()))\n", tests("future::in_force")),
     ("in force: what futures have given up stays so", "src/engine/termination.rs",
      "if state.closers == 0 && !self.is_closing() {", "if state.closers == usize::MAX {", tests("future::in_force")),
     ("loop: a result that nobody wants ends it", "src/message_loop/spawn.rs",

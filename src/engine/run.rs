@@ -318,7 +318,8 @@ impl Shared {
             Some(next.min(now.0.saturating_add(AT_ONCE + LONGEST_PAUSE_NANOS)))
         };
         let before = self.next_comes_home.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
-        before.unwrap_or_default().saturating_sub(now.0).saturating_sub(AT_ONCE)
+        let ahead = before.unwrap_or_default().saturating_sub(now.0).saturating_sub(AT_ONCE);
+        ahead.min(LONGEST_PAUSE_NANOS) // also if the clock has gone back
     }
 
     /// Claims the task of an entry, and returns when it was due.

@@ -84,7 +84,8 @@ struct Service {
     driven: Weak<EngineCell>,
     /// The pool that the scheduler's executor runs tasks on, if it is one of this crate's.
     threads: Option<PoolThreads>,
-    is_for_futures: bool,
+    /// Of futures: the service of the handle that they come from.
+    made_from: Option<Weak<Service>>,
     life: Arc<Life>,
 }
 
@@ -111,7 +112,7 @@ impl Drop for Service {
     /// Gives up the leftovers that a close has left behind, because no handle is left that could take them.
     fn drop(&mut self) {
         // The handle of the futures cannot close, so it does not count.
-        if !self.is_for_futures {
+        if self.made_from.is_none() {
             self.shared.drop_leftovers(self.shared.termination.leave(Leaver::Closer));
         }
     }
@@ -210,7 +211,7 @@ impl Scheduler {
         // Apart from the service, because the services of futures share it: the scheduler ends with the last of them.
         let life = Life { shared: Arc::clone(&shared), successor: OnceLock::new() };
         let life = Arc::new(life);
-        let service = Service { shared, driven, threads, is_for_futures: false, life };
+        let service = Service { shared, driven, threads, made_from: None, life };
         Scheduler::of(Arc::new(service), None)
     }
 
@@ -264,19 +265,30 @@ impl Scheduler {
         // A service of its own for each handle, so that threads with handles of their own share no reference count.
         // With one count for all, two threads together made 7 million timeouts a second, and 51 million with a count
         // each (row S4 of `benches/peers`).
-        Arc::clone(self.for_futures.get_or_init(|| Arc::new(self.with_own_service(true))))
+        let make = || {
+            let made_from = self.service.made_from.clone();
+            let made_from = made_from.unwrap_or_else(|| Arc::downgrade(&self.service));
+            Arc::new(self.with_own_service(Some(made_from)))
+        };
+        Arc::clone(self.for_futures.get_or_init(make))
     }
 
-    /// Returns a handle for users, also if this one is for futures, and no other one that can close is left.
+    /// Returns a handle for users, if this one is for futures: the one that it comes from, or a new one if that is gone.
     fn for_users(&self) -> Scheduler {
-        self.shared().termination.join_closers();
-        self.with_own_service(false)
+        let made_from = self.service.made_from.as_ref().and_then(Weak::upgrade);
+        made_from.map_or_else(
+            || {
+                self.shared().termination.join_closers();
+                self.with_own_service(None)
+            },
+            |service| Scheduler::of(service, self.own.clone()),
+        )
     }
 
-    fn with_own_service(&self, is_for_futures: bool) -> Scheduler {
+    fn with_own_service(&self, made_from: Option<Weak<Service>>) -> Scheduler {
         let Service { shared, driven, threads, life, .. } = &*self.service;
         let (shared, driven, life) = (Arc::clone(shared), Weak::clone(driven), Arc::clone(life));
-        let service = Service { shared, driven, threads: threads.clone(), is_for_futures, life };
+        let service = Service { shared, driven, threads: threads.clone(), made_from, life };
         Scheduler::of(Arc::new(service), self.own.clone())
     }
 

@@ -239,11 +239,12 @@ fn a_closed_scheduler_in_force_is_passed_over_for_the_global_one() {
 #[test]
 fn s20_a_handle_of_the_scheduler_in_force_is_one_like_all_others() {
     let scheduler = Scheduler::new();
-    let mine = {
+    let (mine, weak) = {
         let _in_force = scheduler.enter();
-        Scheduler::in_force()
+        (Scheduler::in_force(), Scheduler::in_force().downgrade())
     };
     drop(scheduler);
+    assert!(weak.upgrade().is_some(), "it stands for all handles");
     mine.schedule_once(HOUR, || ()).expect("open");
     assert_eq!(mine.close().expect("nobody turns it").len(), 1);
     time::pause();
