@@ -202,6 +202,8 @@ MUTATIONS = [
      "f().choice().map_continue(drop)", "f().flow()", tests("message_loop::own_thread")),
     ("loop: a clock that panics ends it", "src/message_loop/turn.rs",
      "self.shared.catch(|| self.shared.now())?", "self.shared.now()", tests("message_loop::threads")),
+    ("deadlock: an outer run is not noted", "src/executor/deadlock.rs",
+     "with_outer(|outer| outer.push(before));", "let _ = before;", tests("layers::pool")),
     ("pool: a clock that panics is asked without end", "src/pool/workers.rs",
      "None if is_blind => rest_blind(),", "None if is_blind => {}", tests("layers::pool")),
     ("worker: a series over a closed scheduler is moved", "src/rx/serial.rs",

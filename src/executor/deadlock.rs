@@ -3,7 +3,8 @@
 //!
 //! # Joins
 //!
-//! A thread of a pool that is about to wait for a task notes which task it runs and which task it waits for.
+//! A thread of a pool that is about to wait for a task notes which task it waits for, and which tasks it
+//! runs: several, if a task turns a driver whose tasks run in it.
 //!
 //! ```text
 //!   a thread of A ── waits for ──> a task in B's queue ── needs one of ──> the threads of B ── wait for ──> ...
@@ -53,6 +54,8 @@ thread_local! {
     static POOL: Cell<u64> = const { Cell::new(0) };
     /// The address of the task that the calling thread runs, or zero.
     static TASK: Cell<usize> = const { Cell::new(0) };
+    /// Those in whose runs that one is run, as by a driver that is turned in a task.
+    static OUTER_TASKS: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
 impl PoolThreads {
@@ -103,13 +106,25 @@ pub(crate) struct RunsTask {
 /// Notes that the calling thread runs the task at this address, until the guard is dropped.
 #[inline]
 pub(crate) fn runs(task: usize) -> RunsTask {
-    RunsTask { before: TASK.replace(task) }
+    let before = TASK.replace(task);
+    if before != 0 {
+        with_outer(|outer| outer.push(before));
+    }
+    RunsTask { before }
+}
+
+#[cold]
+fn with_outer(work: impl FnOnce(&mut Vec<usize>)) {
+    let _ = OUTER_TASKS.try_with(|outer| work(&mut outer.borrow_mut()));
 }
 
 impl Drop for RunsTask {
     #[inline]
     fn drop(&mut self) {
         TASK.set(self.before);
+        if self.before != 0 {
+            with_outer(|outer| _ = outer.pop());
+        }
     }
 }
 
@@ -118,9 +133,9 @@ static WAITS: Mutex<Vec<PoolWait>> = Mutex::new(Vec::new());
 
 struct PoolWait {
     thread: ThreadId,
-    /// The pool of the waiting thread, and the task that it runs.
+    /// The pool of the waiting thread, and the tasks that it runs, one inside of the other.
     pool: u64,
-    runs: usize,
+    runs: Vec<usize>,
     waits_for: Awaited,
     /// That of its sleeper.
     waker: Waker,
@@ -144,11 +159,13 @@ pub(crate) fn wait_for(
     by: impl FnOnce() -> Option<PoolThreads>,
     waker: &Waker,
 ) -> Option<Waiting> {
-    let (pool, runs) = (POOL.get(), TASK.get());
+    let pool = POOL.get();
     // A thread of no pool runs no task that another one could wait for.
     if pool == 0 {
         return Some(Waiting(None));
     }
+    let mut runs = vec![TASK.get()];
+    with_outer(|outer| runs.extend_from_slice(outer));
     let by = by(); // before the lock: it may take another
     // Noted and checked under one lock. So if two waits close a circle together, the second one sees the first.
     let mut waits = lock_std(&WAITS);
@@ -187,10 +204,10 @@ fn is_stuck(waits: &[PoolWait], first: Awaited) -> bool {
     while let Some(Awaited { task, by }) = reached.get(next).cloned() {
         next += 1;
         let needs = |wait: &&PoolWait| {
-            wait.runs == task || by.as_ref().is_some_and(|by| wait.pool == by.pool)
+            wait.runs.contains(&task) || by.as_ref().is_some_and(|by| wait.pool == by.pool)
         };
         let (runs_it, in_pool): (Vec<_>, Vec<_>) =
-            waits.iter().filter(needs).partition(|wait| wait.runs == task);
+            waits.iter().filter(needs).partition(|wait| wait.runs.contains(&task));
         let goes_on = |by: &PoolThreads| in_pool.len() < by.available.load(Ordering::Relaxed);
         if runs_it.is_empty() && by.as_ref().is_none_or(goes_on) {
             // A thread goes on, or may go on: one of the pool does not wait, or the pool is not known.
@@ -342,7 +359,7 @@ mod tests {
     fn wait(pool: &PoolThreads, runs: usize, task: usize, by: &PoolThreads) -> PoolWait {
         let waits_for = Awaited { task, by: Some(by.clone()) };
         let (thread, waker) = (thread::current().id(), Waker::noop().clone());
-        PoolWait { thread, pool: pool.pool, runs, waits_for, waker }
+        PoolWait { thread, pool: pool.pool, runs: vec![runs], waits_for, waker }
     }
 
     fn is_stuck(all: &[PoolWait]) -> bool {

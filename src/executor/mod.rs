@@ -55,6 +55,8 @@ pub use thread_pool::ThreadPool;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
+/// An executor that adds something to each task and passes it on to another one does so by [`DueTask::wrap`].
+///
 /// Every `Fn(DueTask) + Send + Sync + 'static` is an executor too. It returns `()`, or `Result<(), Rejected>` if it may
 /// refuse a task (see [`ExecuteOutcome`]). A task that it drops is lost, so do not write `drop(queue.send(task))`:
 ///

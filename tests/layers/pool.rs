@@ -1218,6 +1218,38 @@ fn a_task_that_joins_itself_is_told() {
     until("it ends", || done.is_done());
 }
 
+/// The task of the first pool waits in a task of a driver that it turns.
+#[test]
+fn crosswise_joins_are_told_also_in_a_run_inside_of_a_run() {
+    type Join = ScheduledFuture<()>;
+    let (first_pool, second_pool) = (ScheduledThreadPool::new(2), ScheduledThreadPool::new(1));
+    let told = Arc::new(AtomicUsize::new(0));
+    let join = |take: Receiver<Join>| {
+        let told = Arc::clone(&told);
+        move || {
+            let result = take.recv_timeout(PATIENCE).expect("it is given").join();
+            let is_told = matches!(result, Err(JoinError::WouldDeadlock));
+            told.fetch_add(usize::from(is_told), Ordering::Relaxed);
+        }
+    };
+    let ((give_first, first), (give_second, second)) = (channel::<Join>(), channel::<Join>());
+    let (join_first, join_second) = (join(first), join(second));
+    let first = first_pool.submit(move || {
+        let (scheduler, driver) = crate::common::driven();
+        let call = scheduler.call_after(Duration::ZERO, join_second);
+        driver.turn();
+        call.join().expect("that turn has made it");
+    });
+    let second = second_pool.submit(join_first);
+    give_first.send(first.expect("open")).expect("it waits");
+    give_second.send(second.expect("open")).expect("it waits");
+    for pool in [first_pool, second_pool] {
+        pool.shutdown();
+        assert!(pool.await_termination(PATIENCE), "a join hangs");
+    }
+    assert_eq!(told.load(Ordering::Relaxed), 1, "the one that has closed the circle");
+}
+
 #[test]
 fn s09_a_panic_of_a_cancelled_closure_s_drop_is_reported_and_goes_no_further() {
     crate::common::silence();
