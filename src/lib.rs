@@ -73,8 +73,8 @@
 //! - **Time.** A task never starts early (S1). It starts at most a tick late, plus the delays of system and executor
 //!   (S2). Tasks are handed over in order of deadline, and at equal deadlines in the order of scheduling, where the
 //!   next run of a series counts as scheduled when the run before has ended (S3). Any [`Duration`] is accepted (S4). A
-//!   task with a delay of zero does not wait for a tick, even if one that was due before does, and never runs on the caller's stack (S5). After a stall, all
-//!   tasks that are due run at once and in order (S6). An idle scheduler uses no processor time (S7).
+//!   task with a delay of zero does not wait for a tick, even if one that was due before does, and never runs on the
+//!   caller's stack (S5). After a stall, all tasks that are due run at once and in order (S6). An idle scheduler uses no processor time (S7).
 //! - **Cancel.** Only one caller wins, and then the task does not start (S8). The closure is dropped before `cancel`
 //!   returns, or after the run if a series is in one (S9). A handle never cancels another task (S10). Your code never
 //!   runs under a lock of this crate (S11).

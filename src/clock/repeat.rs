@@ -93,7 +93,8 @@ impl Period {
     }
 
     /// Returns when the next run is due, after a run that was planned for `planned` and ended at `ended`. It knows
-    /// no tick: each run that was due before is missed. It is for a [`Schedule`](crate::Schedule) of your own that keeps time itself.
+    /// no tick: each run that was due before is missed. It is for a [`Schedule`](crate::Schedule) of your own that
+    /// keeps time itself.
     ///
     /// ```
     /// use std::time::{Duration, Instant};

@@ -194,9 +194,9 @@
 //! | take-in | 163 | 101 | one division; no bitmap where a block has room |
 //! | take-in, cancelled | 158 | 36 | a look at the holder as the record is read, while most of the last ones were stale |
 //! | hand-over | 144 | 31 | rows for the scheduler's executor are copied at once, and nothing of them is remembered; what the wheel gives out becomes the ready queue without a copy |
-//! | fire inline | 640 | 422 | one claim, one call into the engine for a batch, the closure runs where it lies, far entries are not copied twice |
-//! | repetition | 902 | 684 | the same; its record is published without a call |
-//! | cancel and schedule | 920 | 513 | the same |
+//! | fire inline | 640 | 419 | one claim, one call into the engine for a batch, the closure runs where it lies, far entries are not copied twice |
+//! | repetition | 902 | 674 | the same; its record is published without a call |
+//! | cancel and schedule | 920 | 515 | the same |
 //!
 //! In alternating runs of `benches/peers` (medians of four) the process took 74 ns for a schedule (W1) where it had
 //! taken 80, 88 in a fresh process (134), 48 for a cancel (W3; 56), and 83 for a pair of cancel and schedule (W4; 95).

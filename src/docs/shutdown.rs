@@ -61,7 +61,7 @@
 //! | the waker of a future that waits | the deadline, the end of the scheduler, or the drop of the future |
 //! | the waker of a driver | the end of the scheduler, or of the driver |
 //! | a leftover that was taken in its run | the end of that run |
-//! | the future of [`call_after`](crate::Scheduler::call_after) | the task's end. The future keeps the scheduler going: its tasks run until the last future is gone too. When it ends then, nobody is left who could take leftovers |
+//! | the future of [`call_after`](crate::Scheduler::call_after) | the task's end. The future keeps the scheduler going. When the last one goes without a handle, nobody is left who could take leftovers |
 //! | a hook, an observer, or a clock | nothing: give it a [`WeakScheduler`](crate::WeakScheduler) |
 //!
 //! # Inside a task

@@ -66,9 +66,9 @@ use crate::scheduler::in_force;
 ///
 /// If another thread may wake the future as well, `block_on` waits. So it does if the timers have wakers of a combinator, as in
 /// `FuturesUnordered`: nobody sees whom those wake. A timer that serves as the timeout of this future
-/// does not ring while the thread is blocked. Nor does it see a [`Stopping`](crate::Stopping), or what comes from a
-/// [`DelayQueue`](crate::delay::DelayQueue): their methods that block do. A [`ScheduledFuture`](crate::pool::ScheduledFuture) reports a deadlock
-/// when it is [joined](crate::pool::ScheduledFuture::join), not here.
+/// does not ring while the thread is blocked. A [`ScheduledFuture`](crate::pool::ScheduledFuture) reports a deadlock
+/// when it is [joined](crate::pool::ScheduledFuture::join), not here. A [`Stopping`](crate::Stopping) and a
+/// [`DelayQueue`](crate::delay::DelayQueue) notice such a wait in their methods that block, not here.
 pub fn block_on<F: IntoFuture>(future: F) -> F::Output {
     let mut future = pin!(future.into_future());
     let blocking = Blocking::new();

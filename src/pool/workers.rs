@@ -27,10 +27,8 @@ use std::time::Duration;
 use super::builder::PoolBuilder;
 use super::shared::{QueuedTask, Shared};
 use super::task;
-use crate::PanicHook;
 use crate::executor::deadlock::{PoolThreads, runs};
-use crate::platform::panics::caught;
-use crate::platform::panics::rest_blind;
+use crate::platform::panics::{caught, rest_blind};
 use crate::platform::sync::lock_std;
 
 /// How long threads above the core stay idle by default.
@@ -211,9 +209,9 @@ impl Worker {
             return;
         }
         self.shared.threads.pool.join();
-        let mut is_blind = false;
+        let (hook, mut is_blind) = (&self.shared.settings.on_panic, false);
         loop {
-            match PanicHook::default().catch(None, || self.next_task()) {
+            match hook.catch(None, || self.next_task()) {
                 Some(Some(task)) => {
                     is_blind = false;
                     let _runs = runs(Arc::as_ptr(&task).cast::<()>().addr());

@@ -166,6 +166,11 @@ impl SerialQueue {
         lock(&self.state)
     }
 
+    /// Returns false if nobody keeps the time of its tasks any more.
+    fn keeps_time(&self, state: &State) -> bool {
+        !state.is_closed && !self.timers.in_order().is_some_and(Scheduler::is_closed)
+    }
+
     pub(super) fn me(&self) -> Arc<SerialQueue> {
         self.me.upgrade().expect("the caller holds it")
     }
@@ -442,11 +447,8 @@ impl Owner for SerialQueue {
         match (position.get(), outgoing) {
             // If it has left, it is about to be cancelled.
             (Position::Delayed(key), _) => state.delayed.move_to(key, deadline).map(Some),
-            // If nobody keeps the time any more, the task stays where it is.
-            (Position::Queued(number), Some(outgoing))
-                if !state.is_closed
-                    && !self.timers.in_order().is_some_and(Scheduler::is_closed) =>
-            {
+            // Otherwise the task stays where it is.
+            (Position::Queued(number), Some(outgoing)) if self.keeps_time(&state) => {
                 let job = find(&outgoing.tasks, number).or_else(|| find(&state.incoming, number));
                 let job = Arc::clone(job?);
                 self.stale.fetch_add(1, Ordering::Relaxed);
@@ -462,7 +464,7 @@ impl Owner for SerialQueue {
     }
 
     fn repeats(&self) -> bool {
-        !self.state().is_closed && !self.timers.in_order().is_some_and(Scheduler::is_closed)
+        self.keeps_time(&self.state())
     }
 }
 
