@@ -96,6 +96,9 @@ struct QueuedBatch {
 /// How many spare batches are kept.
 const MAX_SPARE: usize = 256;
 
+/// A queue that is empty keeps the room for so many batches and tasks, so that a steady flow allocates nothing.
+const KEPT: usize = 1024;
+
 impl ThreadPool {
     /// Makes a pool of at most this many threads, and at least one. They are called `pool-N-thread-1`,
     /// `pool-N-thread-2` and so on, with another `N` for each pool of the process.
@@ -314,6 +317,7 @@ impl Shared {
                 }
                 return None;
             }
+            queue.work.shrink_to(KEPT);
             queue.idle += 1;
             queue = self.work.wait(queue).unwrap_or_else(PoisonError::into_inner);
             queue.idle -= 1;

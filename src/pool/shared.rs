@@ -82,7 +82,9 @@ impl Shared {
             Ok(head) if may_run => {
                 if self.start_if_needed() {
                     let head = head.filter(|_| may_wait);
-                    head.into_iter().for_each(|head| self.hold_back(head, now));
+                    // The task is in, so a clock that panics ends the wait, and not the call.
+                    let wait = |head| _ = self.hook().catch(None, || self.hold_back(head, now));
+                    head.into_iter().for_each(wait);
                     return Ok(task);
                 }
                 ScheduleError::NoThread

@@ -34,6 +34,11 @@ use crate::platform::sync::lock_std;
 /// How long threads above the core stay idle by default.
 const KEEP_ALIVE: Duration = Duration::from_secs(60);
 
+/// What the only idle thread waits for may be cancelled, and then it is not needed any more. To find that out it looks again after
+/// this time, or after `keep_alive` if that is longer, and then after twice the time, and so on: seldom, because it is to be free
+/// when idle.
+const FIRST_LOOK: Duration = Duration::from_millis(10);
+
 thread_local! {
     /// The calling thread is in a factory, of whatever pool.
     static IN_FACTORY: Cell<bool> = const { Cell::new(false) };
@@ -231,9 +236,12 @@ impl Worker {
             return queue.take();
         }
         let idle = Idle::new(&threads.idle);
+        let keep_alive = self.shared.settings.keep_alive.unwrap_or(KEEP_ALIVE);
+        let mut longest = keep_alive.max(FIRST_LOOK);
         let task = loop {
-            let Some(timeout) = self.idle_timeout() else { break queue.take() };
-            let task = queue.poll_timeout(timeout);
+            let Some(needed) = self.time_needed() else { break queue.take() };
+            let task = queue.poll_timeout(needed.min(longest).saturating_add(keep_alive));
+            longest = longest.saturating_mul(2);
             if task.is_some() || queue.is_closed() || self.may_end() {
                 break task;
             }
@@ -245,16 +253,15 @@ impl Worker {
         task
     }
 
-    /// Returns how long the thread waits for work before it may end, or `None` if it stays.
-    fn idle_timeout(&self) -> Option<Duration> {
+    /// Returns for how long the thread is needed though it is idle, or `None` if it stays.
+    fn time_needed(&self) -> Option<Duration> {
         let (threads, settings) = (&self.shared.threads, &self.shared.settings);
         if threads.core == settings.threads || lock_std(&threads.count).running <= threads.core {
             return None;
         }
-        // The only idle thread waits for the next deadline. If that task is cancelled, it ends later than it might.
-        let queue = &self.shared.queue;
-        let needed = if self.is_the_only_idle() { queue.time_to_next() } else { Duration::ZERO };
-        Some(needed.saturating_add(settings.keep_alive.unwrap_or(KEEP_ALIVE)))
+        // The only idle thread waits for the next deadline.
+        let next = self.is_the_only_idle().then(|| self.shared.queue.time_to_next());
+        Some(next.unwrap_or_default())
     }
 
     /// If two threads end because each believes that the other waits, the last of them starts another thread.

@@ -182,6 +182,9 @@ impl Drain {
                 let waiting = || WAITING.with(|drains| drains.borrow_mut().pop_front());
                 next = is_inline.then(waiting).flatten();
             }
+            if is_inline {
+                WAITING.with(|drains| drains.borrow_mut().shrink_to(BATCH)); // a crowd of workers leaves no memory behind
+            }
         });
     }
 

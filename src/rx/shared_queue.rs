@@ -230,11 +230,13 @@ impl TaskQueue for Member {
         if !queue.has_thread {
             queue.run_here(); // a caller that drains is never ahead of itself
         } else if is_behind && may_wait && drain::this_thread().drains == 0 {
-            queue.pressure.hold_back(|| {
+            let look = || {
                 let now = self.now();
                 let (overdue, passed) = queue.tasks.overdue(now, now);
                 Flow { ahead: overdue as u64, passed }
-            });
+            };
+            // The task is in, so a clock that panics ends the wait, and not the call.
+            self.hook.catch(None, || queue.pressure.hold_back(look));
         }
         Ok(())
     }

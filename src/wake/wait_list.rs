@@ -11,7 +11,7 @@
 //!
 //! The page [`waking`](crate::docs::waking) tells what the leader has to do, and which event wakes whom (WAKE-6).
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::task::Waker;
 
@@ -26,31 +26,26 @@ pub(crate) struct Ticket(u64);
 /// Wakers are moved in and out, and never cloned or dropped here, because a user's waker must not run code under the
 /// lock.
 pub(crate) struct WaitList<T> {
-    waiters: VecDeque<Waiter<T>>,
+    waiters: BTreeMap<Ticket, SleepState<T, Waker>>,
     next: Ticket,
-}
-
-struct Waiter<T> {
-    ticket: Ticket,
-    state: SleepState<T, Waker>,
 }
 
 impl<T: Copy + Ord + Debug> WaitList<T> {
     pub(crate) fn new() -> WaitList<T> {
-        WaitList { waiters: VecDeque::new(), next: Ticket(0) }
+        WaitList { waiters: BTreeMap::new(), next: Ticket(0) }
     }
 
     /// Appends a waiter, which is awake.
     pub(crate) fn join(&mut self) -> Ticket {
         let ticket = self.next;
         self.next = Ticket(ticket.0 + 1);
-        self.waiters.push_back(Waiter { ticket, state: SleepState::Awake });
+        self.waiters.insert(ticket, SleepState::Awake);
         ticket
     }
 
     /// Returns true if this waiter is the leader.
     pub(crate) fn leads(&self, ticket: Ticket) -> bool {
-        self.waiters.front().is_some_and(|leader| leader.ticket == ticket)
+        self.waiters.first_key_value().is_some_and(|(leader, _)| *leader == ticket)
     }
 
     /// Notes that a waiter is about to sleep, and what wakes it. Returns the waker of its last sleep, if nobody has
@@ -62,8 +57,7 @@ impl<T: Copy + Ord + Debug> WaitList<T> {
         until: Option<T>,
         waker: Waker,
     ) -> Option<Waker> {
-        let at = self.index_of(ticket)?;
-        let state = &mut self.waiters[at].state;
+        let state = self.waiters.get_mut(&ticket)?;
         let before = state.wake();
         *state = SleepState::Asleep(until, waker);
         before
@@ -77,20 +71,15 @@ impl<T: Copy + Ord + Debug> WaitList<T> {
         ticket: Ticket,
         head: Option<T>,
     ) -> (Option<Waker>, Option<Waker>) {
-        let left = self.index_of(ticket).and_then(|at| self.waiters.remove(at));
-        let mine = left.and_then(|mut waiter| waiter.state.wake());
+        let mine = self.waiters.remove(&ticket).and_then(|mut left| left.wake());
         (mine, head.and_then(|head| self.leader_to_wake(head)))
-    }
-
-    fn index_of(&self, ticket: Ticket) -> Option<usize> {
-        self.waiters.binary_search_by_key(&ticket, |waiter| waiter.ticket).ok()
     }
 
     /// Returns the waker of a leader that would sleep past the head's deadline, and marks the leader as awake (WAKE-2).
     #[must_use]
     #[inline]
     pub(crate) fn leader_to_wake(&mut self, head: T) -> Option<Waker> {
-        self.waiters.front_mut()?.state.wake_for(head)
+        self.waiters.first_entry()?.get_mut().wake_for(head)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -100,16 +89,13 @@ impl<T: Copy + Ord + Debug> WaitList<T> {
     /// Returns the wakers of all that sleep, and marks all as awake.
     #[must_use]
     pub(crate) fn all_to_wake(&mut self) -> Vec<Waker> {
-        self.waiters.iter_mut().filter_map(|waiter| waiter.state.wake()).collect()
+        self.waiters.values_mut().filter_map(SleepState::wake).collect()
     }
 
-    /// Asserts that one waiter leads, and WAKE-2.
+    /// Asserts WAKE-2.
     pub(crate) fn check_invariants(&self, head: Option<T>) {
-        assert!(self.waiters.iter().is_sorted_by(|one, next| one.ticket < next.ticket), "tickets");
-        let leaders = self.waiters.iter().filter(|waiter| self.leads(waiter.ticket)).count();
-        assert_eq!(leaders, usize::from(!self.waiters.is_empty()), "one waiter leads");
-        if let (Some(leader), Some(head)) = (self.waiters.front(), head) {
-            assert!(!leader.state.sleeps_past(head), "WAKE-2: {:?} past {head:?}", leader.state);
+        if let (Some((_, leader)), Some(head)) = (self.waiters.first_key_value(), head) {
+            assert!(!leader.sleeps_past(head), "WAKE-2: {leader:?} past {head:?}");
         }
     }
 }

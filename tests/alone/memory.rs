@@ -5,13 +5,16 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
+use std::task::{Context, Waker};
 use std::time::Duration;
 use std::{fmt, fs, thread};
 
 use crate::common::{at_least, count, digits, proc, process_of, until};
 use crate::{in_own_process, live};
+use tickwheel::delay::DelayQueue;
 use tickwheel::message_loop::{LoopThread, MessageLoop};
 use tickwheel::pool::JoinError;
+use tickwheel::rx::ExecutorScheduler;
 use tickwheel::{Cancellable, Inline, ManualClock, Scheduler, ThreadPool};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -202,6 +205,70 @@ fn after_a_peak_a_message_loop_gives_its_tables_back() {
             digits(tasks),
             megabytes(peak),
             megabytes(grown())
+        );
+    }
+}
+
+/// What stays of a crowd that has come and gone: of workers that wait for an executor, and of futures that wait for a queue.
+#[test]
+fn after_a_crowd_the_tables_of_those_that_wait_go_back() {
+    let Some(_alone) = in_own_process(after_a_crowd_the_tables_of_those_that_wait_go_back) else {
+        return;
+    };
+    let crowd = count(40_000, 400_000);
+    let (timers, _driver) = Scheduler::builder().build_driven().expect("good settings");
+    let pool = Arc::new(ThreadPool::new(1));
+    let on_a_pool = ExecutorScheduler::new(Arc::clone(&pool), &timers);
+    let through_the_pool = || {
+        let ran = Arc::new(AtomicUsize::new(0));
+        let (busy, free) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)));
+        let (begun, ends) = (Arc::clone(&busy), Arc::clone(&free));
+        on_a_pool.worker().schedule(move || {
+            begun.wait();
+            ends.wait();
+        });
+        busy.wait();
+        (0..crowd).for_each(|_| drop(on_a_pool.worker().schedule(counted(&ran))));
+        let peak = live();
+        free.wait();
+        until("all have run", || ran.load(Ordering::Relaxed) == crowd);
+        peak
+    };
+    let inline = ExecutorScheduler::new(Inline, &timers);
+    let inside_of_a_task = || {
+        let (inner, peak) = (inline.clone(), Arc::new(AtomicUsize::new(0)));
+        let told = Arc::clone(&peak);
+        inline.worker().schedule(move || {
+            (0..crowd).for_each(|_| drop(inner.worker().schedule(|| ())));
+            told.store(live().unsigned_abs(), Ordering::Relaxed);
+        });
+        peak.load(Ordering::Relaxed).cast_signed()
+    };
+    let queue: DelayQueue<u32, u32> = DelayQueue::new(&timers);
+    queue.insert(1, 1, HOUR).expect("open");
+    let in_futures = || {
+        let mut context = Context::from_waker(Waker::noop());
+        let mut all: Vec<_> = (0..crowd).map(|_| Box::pin(queue.next())).collect();
+        assert!(all.iter_mut().all(|next| next.as_mut().poll(&mut context).is_pending()));
+        let peak = live();
+        // Half of them go from behind, and half from the front, each time the one that leads.
+        drop(all.split_off(crowd / 2));
+        peak
+    };
+    for (sort, come_and_go) in [
+        ("on a pool", &through_the_pool as &dyn Fn() -> isize),
+        ("inline", &inside_of_a_task),
+        ("takers", &in_futures),
+    ] {
+        let heap = live();
+        let peak = come_and_go() - heap;
+        let left = || (live() - heap).max(0);
+        until("the memory goes back", || left() < peak / 40 + 50_000);
+        println!(
+            "{} {sort}: {} at the peak, then {}",
+            digits(crowd),
+            megabytes(peak.unsigned_abs()),
+            megabytes(left().unsigned_abs())
         );
     }
 }

@@ -1,5 +1,6 @@
 //! `pool::ScheduledThreadPool`, on a clock that is moved by hand, except for the tests of threads.
 
+use std::cell::Cell;
 use std::ops::ControlFlow;
 use std::panic;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -661,8 +662,20 @@ fn threads_above_the_core_end_after_being_idle_and_start_again() {
 
 #[test]
 fn a_pool_without_a_core_keeps_one_thread_for_what_waits_and_only_so_long() {
-    let clock = ManualClock::new();
-    let builder = ScheduledThreadPool::builder().threads(3).clock(clock.clone());
+    /// Counts how often somebody goes to sleep.
+    struct Counting(ManualClock, Arc<AtomicUsize>);
+    impl Clock for Counting {
+        fn now(&self) -> Instant {
+            self.0.now()
+        }
+        fn sleep(&self, sleeper: &tickwheel::Sleeper, until: Option<Instant>) {
+            self.1.fetch_add(1, Ordering::SeqCst);
+            self.0.sleep(sleeper, until);
+        }
+    }
+    let (clock, sleeps) = (ManualClock::new(), Arc::new(AtomicUsize::new(0)));
+    let counting = Counting(clock.clone(), Arc::clone(&sleeps));
+    let builder = ScheduledThreadPool::builder().threads(3).clock(counting);
     let (pool, alive, _) = counted(builder.keep_alive(SECOND));
     // Further away than the seconds below can take the clock, however long they go on.
     let later = pool.schedule(1000 * HOUR, || "much later").expect("open");
@@ -678,13 +691,16 @@ fn a_pool_without_a_core_keeps_one_thread_for_what_waits_and_only_so_long() {
         alive.load(Ordering::SeqCst) == 0
     });
 
+    let before = sleeps.load(Ordering::SeqCst);
     let later = pool.schedule(HOUR, || ()).expect("open");
-    until("a thread waits again", || alive.load(Ordering::SeqCst) == 1);
+    until("a thread waits again", || sleeps.load(Ordering::SeqCst) > before);
     assert!(later.cancel());
+    let begin = clock.now();
     until("none is left, though nobody has told it of the cancel", || {
-        clock.advance(HOUR);
+        clock.advance(SECOND / 10);
         alive.load(Ordering::SeqCst) == 0
     });
+    assert!(clock.now() - begin < HOUR / 2, "it looks long before the deadline");
     assert_eq!(pool.submit(|| 1).expect("open").join().expect("a thread is started"), 1);
 }
 
@@ -1145,6 +1161,40 @@ fn s17_a_clock_that_panics_costs_no_task() {
     }
     pool.shutdown();
     assert!(pool.await_termination(PATIENCE));
+}
+
+/// A task that was taken in before the clock panicked stays in, and nobody is told of an error.
+#[test]
+fn s17_a_clock_that_panics_while_it_holds_a_producer_back_ends_the_wait() {
+    thread_local!(static CALLS_LEFT: Cell<usize> = const { Cell::new(usize::MAX) });
+    struct Moody;
+    impl Clock for Moody {
+        fn now(&self) -> Instant {
+            let left = CALLS_LEFT.get();
+            CALLS_LEFT.set(left.checked_sub(1).unwrap_or_else(|| panic!("on purpose")));
+            tickwheel::SystemClock.now()
+        }
+        fn sleep(&self, sleeper: &tickwheel::Sleeper, until: Option<Instant>) {
+            tickwheel::SystemClock.sleep(sleeper, until);
+        }
+    }
+    crate::common::silence();
+    let panics = Arc::new(AtomicUsize::new(0));
+    let told = Arc::clone(&panics);
+    let builder = ScheduledThreadPool::builder().threads(1).clock(Moody);
+    let pool = builder.on_panic(move |_| _ = told.fetch_add(1, Ordering::Relaxed));
+    let pool = pool.build().expect("threads");
+    let gate = block(&pool);
+    // The first of so many is late, so the next thread that brings one is held back.
+    let many: Vec<_> = (0..4200).map(|_| pool.submit(|| ()).expect("open")).collect();
+    thread::sleep(Duration::from_millis(30)); // the pool's clock is the system's
+    CALLS_LEFT.set(1);
+    let last = pool.submit(|| 7).expect("it was taken in");
+    CALLS_LEFT.set(usize::MAX);
+    assert_eq!(panics.load(Ordering::Relaxed), 1, "the hook is told");
+    drop(gate);
+    assert!(many.into_iter().all(|future| future.join().is_ok()));
+    assert_eq!(last.join().expect("it runs"), 7);
 }
 
 /// Its thread asks it ten times a second, and no thread takes its place again and again.
