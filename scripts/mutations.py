@@ -1148,6 +1148,8 @@ MUTATIONS = [
      "next.into_iter().for_each(|next| shared.expect_alone(kind, next));", "", durable("worker")),
     ("durable: turns, what was left is not told", "durable/src/worker/dispatcher.rs",
      "(next.is_some() || was_left)", "next.is_some()", durable("sql")),
+    ("durable: turns, a backlog that is over leaves all workers claiming", "durable/src/worker/turns.rs",
+     "self.kinds[kind].open = None;", "_ = kind;", ["cargo", "test", "-p", "tickwheel-durable", "--lib", "turns"]),
     ("durable: in SQL, all workers claim at the same moment", "durable/src/worker/turns.rs",
      "if of.open.is_some_and(|until| now < until) {", "if true {", durable("sql")),
     ("durable: in SQL, the second worker does not check", "durable/src/worker/dispatcher.rs",

@@ -646,6 +646,8 @@ impl<'a> Dispatcher<'a> {
         self.must_attend |= was_left; // the worker that should have claimed it may have died
         if !claimed.timers.is_empty() {
             self.shares.has_claimed(kind, shared.scheduler.now());
+        } else if !claimed.more && !is_held_back {
+            self.turns.close(kind);
         }
         if let Some(start) = start {
             self.learn_of_groups(kind, start, &claimed, sent);

@@ -25,7 +25,8 @@
 //!   and one may have looked before the batch and another behind it. So a worker that finds something which another one has left tells
 //!   all to look.
 //! - TURN-3 Turns are for what comes. What is late by more than a slot and [`MARGIN`] is claimed by whoever sees it. So is a kind of
-//!   which more is due than one worker has had room for during [`FULL`]: for [`OPEN`], in all workers. So a backlog is worked off by all.
+//!   which more is due than one worker has had room for during [`FULL`]: for [`OPEN`], in all workers, or until a claim of the worker
+//!   finds nothing. So a backlog is worked off by all, and when it is over, timers are not claimed by all for a second.
 //! - TURN-4 A worker always counts itself. So one that is alone, or knows no other, claims everything when it is due.
 //!
 //! SQLite has no list. Its workers ask the file themselves, which costs microseconds while nothing has changed, and are on one
@@ -162,6 +163,11 @@ impl Turns {
         self.kinds[kind].open = Some(now + OPEN);
     }
 
+    /// A claim of this kind has found nothing, so there is no backlog in which this worker could help (TURN-3).
+    pub(super) fn close(&mut self, kind: usize) {
+        self.kinds[kind].open = None;
+    }
+
     /// Returns true if the others are to be told of more of this kind, that is due or comes. They were not told for a while then.
     pub(super) fn tells(&mut self, kind: usize, is_due: bool, now: Instant) -> bool {
         let of = &mut self.kinds[kind];
@@ -274,6 +280,8 @@ mod tests {
         assert!(!turns.tells(0, true, now) && turns.tells(0, true, now + TOLD));
         turns.open(0, now);
         assert!(is_mine(&turns, 0, now) && !is_mine(&turns, 0, now + OPEN));
+        turns.close(0);
+        assert!(!is_mine(&turns, 0, now));
     }
 
     #[test]
