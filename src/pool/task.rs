@@ -23,7 +23,7 @@ use crate::observe::trace;
 use crate::{Cancel, Cancellable, PanicHook};
 
 /// A task as its handles have it. It keeps its pool alive until it has ended.
-pub(super) type PoolTask<W> = Job<W, Shared, Returns<<W as Work>::Output>>;
+pub(super) type PoolTask<W> = Job<W, Returns<<W as Work>::Output>>;
 
 /// The pool of a task, and where the result goes.
 pub(super) struct Returns<T> {
@@ -31,7 +31,9 @@ pub(super) struct Returns<T> {
     pub(super) result: ResultCell<T>,
 }
 
-impl<T: Send + 'static> OwnerRef<Shared, T> for Returns<T> {
+impl<T: Send + 'static> OwnerRef<T> for Returns<T> {
+    type Owner = Shared;
+
     fn get(&self) -> Option<impl Deref<Target = Shared>> {
         Some(&*self.shared)
     }
