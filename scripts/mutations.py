@@ -205,7 +205,7 @@ MUTATIONS = [
     ("deadlock: an outer run is not noted", "src/executor/deadlock.rs",
      "with_outer(|outer| outer.push(before));", "let _ = before;", tests("layers::pool")),
     ("pool: a clock that panics is asked without end", "src/pool/workers.rs",
-     "None if is_blind => rest_blind(),", "None if is_blind => {}", tests("layers::pool")),
+     "Err(()) if is_blind => rest_blind(),", "Err(()) if is_blind => {}", tests("layers::pool")),
     ("an executor speaks for the one whose task it gives back", "src/engine/dispatch.rs",
      "self.retries.of(executor).put_back([].into_iter(), true, now, first_pause);", "_ = (now, first_pause);", tests("executors::s17_s19_executor")),
     ("a close finds the tasks of other schedulers", "src/engine/slots/task.rs",
