@@ -36,7 +36,7 @@ use crate::platform::impls::impl_debug;
 use crate::platform::panics::caught;
 use crate::platform::sync::{Mutex, lock};
 use crate::pool::{JoinError, PanicPayload, ResultCell};
-use crate::{Cancel, Cancellable, PanicHook, TryScheduleError};
+use crate::{Cancel, Cancellable, TryScheduleError};
 
 impl LocalTaskRunner {
     /// Runs a future on the loop. It need not be [`Send`], because it is polled and dropped on the loop's thread.
@@ -176,8 +176,7 @@ impl<T> Future for LocalJoinHandle<T> {
 impl<T> Drop for LocalJoinHandle<T> {
     /// Lets go of the task that has awaited it, which is not to be woken any more.
     fn drop(&mut self) {
-        let waker = self.outcome.forget_waker();
-        PanicHook::default().catch(None, || drop(waker));
+        self.outcome.forget_waker();
     }
 }
 

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
+use crate::backpressure::Flow;
 use crate::clock::epoch::Epoch;
 use crate::platform::impls::impl_debug;
 use crate::platform::sync::{Mutex, MutexGuard, lock};
@@ -224,13 +225,13 @@ impl<T> DelayedWorkQueue<T> {
         Ok(due)
     }
 
-    /// Returns two numbers: roughly how many items are overdue (0 if the first is due after `head_by`), and how many
-    /// were ever taken.
-    pub(crate) fn overdue(&self, now: Instant, head_by: Instant) -> (usize, u64) {
+    /// Returns roughly how many items are overdue, or 0 if the first is due after `head_by`, and how many were ever taken.
+    pub(crate) fn flow(&self, now: Instant, head_by: Instant) -> Flow {
         let mut state = self.lock();
         let by = state.epoch.passed_by(now);
         let is_late = state.first_due(head_by).is_some();
-        (if is_late { state.wheel.count_due(by) } else { 0 }, state.taken)
+        let overdue = if is_late { state.wheel.count_due(by) } else { 0 };
+        Flow { ahead: overdue as u64, passed: state.taken }
     }
 
     /// Waits until the first item is due, and takes it out. Returns `None` if the queue is closed.

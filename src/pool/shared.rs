@@ -15,7 +15,7 @@ use super::queue::{DelayedWorkQueue, SHORT};
 use super::task::{PoolTask, Returns};
 use super::workers::Threads;
 use crate::ScheduleError;
-use crate::backpressure::{Backpressure, Flow, PendingLimit};
+use crate::backpressure::{Backpressure, PendingLimit};
 use crate::job::{Job, Owner, Position, Run, Work};
 use crate::wheel::Wheel;
 
@@ -128,9 +128,7 @@ impl Shared {
         if is_late && !self.threads.pool.has_this_thread() {
             self.pressure.hold_back(|| {
                 let now = self.now();
-                let head_by = now.checked_sub(LATE).unwrap_or(now);
-                let (overdue, passed) = self.queue.overdue(now, head_by);
-                Flow { ahead: overdue as u64, passed }
+                self.queue.flow(now, now.checked_sub(LATE).unwrap_or(now))
             });
         }
     }

@@ -29,7 +29,7 @@ use std::time::Instant;
 use super::delayed::Entry;
 use super::drain;
 use super::worker::TaskQueue;
-use crate::backpressure::{Backpressure, Flow, PendingLimit};
+use crate::backpressure::{Backpressure, PendingLimit};
 use crate::job::{AtomicPosition, Due, Next, Owner, Position, Ran};
 use crate::platform::panics::rest_blind;
 use crate::platform::sync::lock_std;
@@ -232,8 +232,7 @@ impl TaskQueue for Member {
         } else if is_behind && may_wait && drain::this_thread().drains == 0 {
             queue.pressure.hold_back(|| {
                 let now = self.now();
-                let (overdue, passed) = queue.tasks.overdue(now, now);
-                Flow { ahead: overdue as u64, passed }
+                queue.tasks.flow(now, now)
             });
         }
         Ok(())
