@@ -751,7 +751,7 @@ MUTATIONS = [
     ("loop: the handle of a future that is dropped waits for ever", "src/message_loop/spawn.rs",
      "        self.outcome.resolve(result, shared.hook()); // last of all, because it wakes a user's waker\n", "        drop(result);\n", tests("message_loop::local")),
     ("loop: a cancelled future keeps its place", "src/message_loop/spawn.rs",
-     "        self.shared().no_longer_pending(); // the step to `Cancelled` does so, like that to `Over` (SPAWN-2)\n",
+     "        self.shared().limit().leave(); // the step to `Cancelled` does so, like that to `Over` (SPAWN-2)\n",
      "", tests("message_loop::local")),
     ("each of a row of cancelled timeouts wakes the thread", "src/engine/next_wakeup.rs",
      "self.served_at(earliest).filter(|at| *at > now);",

@@ -65,13 +65,8 @@ pub(crate) trait Owner: Send + Sync {
         run();
     }
 
-    /// Returns how many jobs may be pending.
+    /// Returns how many jobs may be pending. A job leaves it once (JOB-3).
     fn limit(&self) -> &PendingLimit;
-
-    /// A job is no longer pending (JOB-3), so the limit has room for another one.
-    fn no_longer_pending(&self) {
-        self.limit().leave();
-    }
 
     /// Removes a job that has ended before its turn, now or later. The job may have left already.
     fn remove(&self, position: &AtomicPosition);
@@ -254,7 +249,7 @@ impl<W: Work, L: OwnerRef<W::Output>> Job<W, L> {
         match self.owner.get() {
             Some(owner) => {
                 owner.remove(&self.position); // first, or more would wait than the limit allows
-                owner.no_longer_pending(); // JOB-3: it has left `Waiting`
+                owner.limit().leave(); // JOB-3: it has left `Waiting`
                 owner.hook().catch(work.name(), || drop(work));
                 owner.has_ended(); // last of all, when the closure was dropped
             }
@@ -273,7 +268,7 @@ impl<W: Work, L: OwnerRef<W::Output>> Run<L::Owner> for Job<W, L> {
         let Some(work) = stage.leave_waiting(Stage::Running(None)) else { return Ran::Not };
         drop(stage);
         if !W::IS_PERIODIC {
-            owner.no_longer_pending(); // JOB-3: before the run
+            owner.limit().leave(); // JOB-3: before the run
         }
         let mut work = Some(work);
         let mut ran = Self::run_once(owner, &mut work);
@@ -296,7 +291,7 @@ impl<W: Work, L: OwnerRef<W::Output>> Run<L::Owner> for Job<W, L> {
             *stage = if is_cancelled { Stage::Cancelled } else { Stage::Done };
             drop(stage);
             if !is_cancelled {
-                owner.no_longer_pending(); // JOB-3: otherwise the cancel has said so
+                owner.limit().leave(); // JOB-3: otherwise the cancel has said so
             }
         }
         if let Some(rest) = work {
@@ -331,7 +326,7 @@ impl<W: Work, L: OwnerRef<W::Output>> Cancel for Job<W, L> {
         if W::IS_PERIODIC && matches!(*stage, Stage::Running(_)) {
             *stage = Stage::LastRun;
             drop(stage);
-            self.owner.get().into_iter().for_each(|owner| owner.no_longer_pending()); // at once, JOB-3
+            self.owner.get().into_iter().for_each(|owner| owner.limit().leave()); // at once, JOB-3
         } else {
             let Some(work) = stage.leave_waiting(Stage::Cancelled) else { return false };
             drop(stage);
@@ -350,8 +345,7 @@ impl<W: Work, L: OwnerRef<W::Output>> Cancel for Job<W, L> {
     }
 
     fn reset(&self, delay: Duration) -> bool {
-        let Some(now) = self.owner.get().map(|owner| owner.now()) else { return false };
-        self.reset_at(after(now, delay))
+        self.owner.get().is_some_and(|owner| self.reset_at(after(owner.now(), delay)))
     }
 
     fn reset_at(&self, mut deadline: Instant) -> bool {
