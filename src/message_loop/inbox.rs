@@ -233,10 +233,8 @@ impl Shared {
     ) -> Result<Cancellable, (ScheduleError, W)> {
         let job = Job::new(Arc::downgrade(self), work);
         let queued = Arc::clone(&job) as Arc<dyn Run<Shared>>;
-        let enqueued = match self.enqueue(queued, deadline, nests, origin) {
-            Ok(enqueued) => enqueued,
-            Err(reason) => return Err((reason, job.take_back().expect("no queue has it"))),
-        };
+        let refused = |reason| (reason, job.take_back().expect("no queue has it"));
+        let enqueued = self.enqueue(queued, deadline, nests, origin).map_err(refused)?;
         // Before this thread is held back, or the loop could not come nearer in the meantime.
         self.wake_if(enqueued.must_wake);
         if enqueued.is_over && origin == Origin::Program {

@@ -267,14 +267,8 @@ impl LoopCore {
                 return has_immediate;
             }
             // The destructors may post something, so drain again.
-            discarded.into_iter().for_each(|number| self.drop_local(number));
+            discarded.into_iter().for_each(|number| self.locals.discard(number, &self.shared));
         }
-    }
-
-    /// Drops an entry of the local table. It may have left already.
-    pub(super) fn drop_local(&self, number: u64) {
-        let local = self.locals.remove(number);
-        self.shared.catch(|| drop(local));
     }
 
     /// Returns the next immediate task that may start in the innermost run.
