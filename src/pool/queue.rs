@@ -8,6 +8,7 @@
 
 use std::num::NonZeroU64;
 use std::ops::ControlFlow::{self, Break, Continue};
+use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -15,8 +16,9 @@ use std::time::{Duration, Instant};
 use crate::backpressure::Flow;
 use crate::clock::epoch::Epoch;
 use crate::platform::impls::impl_debug;
+use crate::platform::panics::caught;
 use crate::platform::sync::{Mutex, MutexGuard, lock};
-use crate::wake::wait_list::{Ticket, WaitList};
+use crate::wake::wait_list::WaitList;
 use crate::wheel::{Wheel, WheelKey};
 use crate::{Clock, Sleeper, SystemClock};
 
@@ -276,24 +278,32 @@ impl<T> DelayedWorkQueue<T> {
         if let Break(item) = found {
             return item;
         }
-        let sleeper = Sleeper::new();
-        let ticket = self.lock().waiters.join();
-        let _leaves = LeaveOnDrop { queue: self, ticket };
-        loop {
-            let (now, waker) = (self.clock.now(), sleeper.waker());
-            let mut state = self.lock();
-            if let Break(item) = state.look(now, end, unless_empty) {
-                return item;
+        let (sleeper, ticket) = (Sleeper::new(), self.lock().waiters.join());
+        let taken = caught(|| {
+            loop {
+                let (now, waker) = (self.clock.now(), sleeper.waker());
+                let mut state = self.lock();
+                if let Break(item) = state.look(now, end, unless_empty) {
+                    return item;
+                }
+                // The leader sleeps towards the head's deadline, and everybody towards their own end.
+                let leads = state.waiters.leads(ticket);
+                let head = if leads { state.not_before() } else { None };
+                let until = head.into_iter().chain(end).min();
+                let before = state.waiters.set_asleep(ticket, until, waker);
+                drop(state);
+                drop(before);
+                self.clock.sleep(&sleeper, until); // returns at once if the waker was called in between
             }
-            // The leader sleeps towards the head's deadline, and everybody towards their own end.
-            let leads = state.waiters.leads(ticket);
-            let head = if leads { state.not_before() } else { None };
-            let until = head.into_iter().chain(end).min();
-            let before = state.waiters.set_asleep(ticket, until, waker);
-            drop(state);
-            drop(before);
-            self.clock.sleep(&sleeper, until); // returns at once if the waker was called in between
-        }
+        });
+        // Also if the clock has panicked, the waiter leaves the list.
+        let mut state = self.lock();
+        let head = state.not_before();
+        let (mine, leader) = state.waiters.leave(ticket, head);
+        drop(state);
+        drop(mine);
+        leader.into_iter().for_each(Waker::wake);
+        taken.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
     /// Takes an item out, due or not, in O(1). Returns `None` if it is gone already. It works on a closed queue
@@ -548,23 +558,6 @@ impl<T> State<T> {
         self.wheel.check_invariants();
         let first = self.wheel.next_expiry().filter(|_| !self.is_closed);
         self.waiters.check_invariants(first.map(|tick| self.epoch.instant(tick)));
-    }
-}
-
-/// Takes a waiter off the list when it is dropped, on the normal way and when the clock panics.
-struct LeaveOnDrop<'a, T> {
-    queue: &'a DelayedWorkQueue<T>,
-    ticket: Ticket,
-}
-
-impl<T> Drop for LeaveOnDrop<'_, T> {
-    fn drop(&mut self) {
-        let mut state = self.queue.lock();
-        let head = state.not_before();
-        let (mine, leader) = state.waiters.leave(self.ticket, head);
-        drop(state);
-        drop(mine);
-        leader.into_iter().for_each(Waker::wake);
     }
 }
 
