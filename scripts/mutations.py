@@ -664,7 +664,7 @@ MUTATIONS = [
     ("loop: the pump waits longer than was said", "src/message_loop/inbox.rs",
      "        seen.first.set(until);\n", "        seen.first.set(None);\n", tests("message_loop::own_thread", "message_loop::hosts")),
     ("loop: a run in between silences the waker", "src/message_loop/turn.rs",
-     "self.core.shared.end_run();", "self.core.shared.wake_up(&Seen { is_asleep: Cell::new(true), ..Seen::default() });",
+     "self.shared.end_run();", "self.shared.wake_up(&Seen { is_asleep: Cell::new(true), ..Seen::default() });",
      tests("message_loop::hosts")),
     ("loop: what the last look brought is forgotten", "src/message_loop/turn.rs",
      "        if self.has_work() {\n            return true;",
