@@ -654,11 +654,11 @@ MUTATIONS = [
      models("takers")),
     # The message loop
     ("loop: it falls asleep after the lock is free", "src/message_loop/inbox.rs",
-     "        if sleeps {\n            inbox.sleep = SleepState::Asleep(until, ());",
+     "        if sleeps {\n            inbox.sleep = SleepState::Asleep(until, true);",
      "        if sleeps {\n"
      "            drop(inbox);\n"
      "            inbox = self.inbox();\n"
-     "            inbox.sleep = SleepState::Asleep(until, ());", models("loops")),
+     "            inbox.sleep = SleepState::Asleep(until, true);", models("loops")),
     ("loop: it falls asleep on news", "src/message_loop/inbox.rs",
      "inbox.immediate.is_empty() && !self.has_changed();\n        if sleeps", "inbox.immediate.is_empty();\n        if sleeps", models("loops")),
     ("loop: the pump waits longer than was said", "src/message_loop/inbox.rs",
@@ -686,7 +686,7 @@ MUTATIONS = [
      "        if self.shared.has_changed() {", "        if false && self.shared.has_changed() {",
      tests("message_loop::own_thread")),
     ("loop: it wakes itself", "src/message_loop/inbox.rs",
-     "        woken.is_some()\n", "        woken.is_some() || inbox.is_run\n",
+     "        woken.is_some()\n", "        woken.is_some() || matches!(inbox.sleep, SleepState::Awake)\n",
      tests("message_loop::hosts")),
     ("loop: a quit from elsewhere starts what is delayed", "src/message_loop/run_loop.rs",
      "            Quit::ImmediateOnly | Quit::Now => None,", "            Quit::ImmediateOnly => Some(now),\n            Quit::Now => None,",
