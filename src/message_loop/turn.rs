@@ -262,8 +262,7 @@ impl LoopCore {
     /// Tells the pump to return from its innermost run, if the pump has begun it.
     fn end_innermost_run(&self) {
         // Each outer run finds out by itself when it is the innermost one.
-        let is_pumped = matches!(self.runs.borrow().last(), Some(ActiveRun::Pump(_)));
-        if is_pumped {
+        if matches!(self.runs.borrow().last(), Some(ActiveRun::Pump(_))) {
             self.pump.quit();
         }
     }

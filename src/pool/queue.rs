@@ -508,7 +508,10 @@ impl<T> DelayedWorkQueue<T> {
     /// If it is broken.
     #[doc(hidden)]
     pub fn check_invariants(&self) {
-        self.lock().check_invariants();
+        let mut state = self.lock();
+        state.wheel.check_invariants();
+        let first = state.wheel.next_expiry().filter(|_| !state.is_closed);
+        state.waiters.check_invariants(first.map(|tick| state.epoch.instant(tick)));
     }
 
     /// A poisoned lock is taken too, because no user code can panic under it (QUEUE-4).
@@ -552,12 +555,6 @@ impl<T> State<T> {
     /// Returns the deadline of the first item, or an earlier instant if it is not found soon.
     fn not_before(&mut self) -> Option<Instant> {
         self.wheel.next_expiry_within(LOOK).map(|tick| self.epoch.instant(tick))
-    }
-
-    fn check_invariants(&mut self) {
-        self.wheel.check_invariants();
-        let first = self.wheel.next_expiry().filter(|_| !self.is_closed);
-        self.waiters.check_invariants(first.map(|tick| self.epoch.instant(tick)));
     }
 }
 
