@@ -545,9 +545,9 @@ MUTATIONS = [
      models("workers")),
     # Pools
     ("pool: a series that lags goes first", "src/pool/task.rs",
-     "offer(Arc::clone(&task), due.max(ended), ended)", "offer(Arc::clone(&task), due, ended)", tests("layers::pool")),
+     "task.position(), due.max(ended), ended)", "task.position(), due, ended)", tests("layers::pool")),
     ("pool: a pool that is shut down refuses for now", "src/pool/scheduled.rs",
-     "                Rejected::for_good(task)\n", "                Rejected::new(task)\n", tests("layers::pool")),
+     "is_shut_now() => Rejected::for_good(task),", "is_shut_now() => Rejected::new(task),", tests("layers::pool")),
     ("pool: a due task of a pool that ends is delayed again", "src/pool/task.rs",
      "self.lifecycle.may_run(task.is_periodic(), false);", "task.is_periodic() || !task.is_periodic();", tests("layers::pool")),
     ("jobs: nobody is told of a cancel", "src/job/mod.rs",

@@ -192,7 +192,7 @@ impl<T> DelayedWorkQueue<T> {
     #[doc(alias = "put")]
     pub fn offer(&self, deadline: Instant, item: T) -> Result<Key, T> {
         let mut at = WheelKey::NONE;
-        self.offer_noted(deadline, item, None, |_, key| at = key)?;
+        self.offer_noted(deadline, item, None, |key| at = key)?;
         Ok(Key { queue: self.number, at })
     }
 
@@ -205,7 +205,7 @@ impl<T> DelayedWorkQueue<T> {
         deadline: Instant,
         item: T,
         now: Option<Instant>,
-        note: impl FnOnce(&Wheel<T>, WheelKey),
+        note: impl FnOnce(WheelKey),
     ) -> Result<Option<Instant>, T> {
         let mut state = self.lock();
         if state.is_closed {
@@ -217,7 +217,7 @@ impl<T> DelayedWorkQueue<T> {
             state.epoch.number(deadline)
         };
         let key = state.wheel.insert(tick, item);
-        note(&state.wheel, key);
+        note(key);
         let leader = state.waiters.leader_to_wake(deadline); // if the item is the head (WAKE-2)
         // A queue for which a taker waits is not behind.
         let now = now.filter(|_| state.wheel.len() > SHORT && state.waiters.is_empty());

@@ -16,8 +16,7 @@ use super::task::{PoolTask, Returns};
 use super::workers::Threads;
 use crate::ScheduleError;
 use crate::backpressure::{Backpressure, PendingLimit};
-use crate::job::{Job, Owner, Position, Run, Work};
-use crate::wheel::Wheel;
+use crate::job::{AtomicPosition, Job, Owner, Position, Run, Work};
 
 /// A thread that brings tasks is held back when the head of the queue is overdue by more than this, and more than
 /// [`AHEAD`] tasks are.
@@ -71,7 +70,7 @@ impl Shared {
         let returns = Returns { shared: Arc::clone(self), result: ResultCell::new() };
         let task = Job::new(returns, work);
         let queued = Arc::<PoolTask<W>>::clone(&task);
-        let offered = self.offer(queued, deadline, now);
+        let offered = self.offer(queued, task.position(), deadline, now);
         // If a shutdown came in between, it may have searched the queue before the task was there.
         let may_run = self.lifecycle.may_run(W::IS_PERIODIC, deadline <= now);
         let reason = match offered {
@@ -97,18 +96,16 @@ impl Shared {
         Err((reason, work))
     }
 
-    /// Puts a task into the queue, and notes its key. Returns the head's deadline if the queue is long and behind, or the task
+    /// Puts a task into the queue, and notes its key in its position. Returns the head's deadline if the queue is long and behind, or the task
     /// if the queue is closed.
     pub(super) fn offer(
         &self,
         task: QueuedTask,
+        position: &AtomicPosition,
         deadline: Instant,
         now: Instant,
     ) -> Result<Option<Instant>, QueuedTask> {
-        let note = |tasks: &Wheel<QueuedTask>, key| {
-            let task = tasks.get(key);
-            task.into_iter().for_each(|task| task.position().set(Position::Delayed(key)));
-        };
+        let note = |key| position.set(Position::Delayed(key));
         self.queue.offer_noted(deadline, task, Some(now), note)
     }
 

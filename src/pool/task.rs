@@ -54,7 +54,8 @@ pub(super) fn run(shared: &Shared, task: QueuedTask) {
     let mut put_back = |Next { due, ended }| {
         // A shutdown may have searched the queue while the task ran, so it is asked again afterwards.
         let may_repeat = || shared.lifecycle.may_repeat();
-        let offer = || shared.offer(Arc::clone(&task), due.max(ended), ended); // not by the plan alone
+        // Not by the plan alone.
+        let offer = || shared.offer(Arc::clone(&task), task.position(), due.max(ended), ended);
         is_in = may_repeat() && offer().is_ok() && may_repeat();
     };
     if task.run(shared, &mut put_back) == Ran::Again && !is_in {

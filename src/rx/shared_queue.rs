@@ -34,7 +34,7 @@ use crate::job::{AtomicPosition, Due, Next, Owner, Position, Ran};
 use crate::platform::panics::rest_blind;
 use crate::platform::sync::lock_std;
 use crate::pool::DelayedWorkQueue;
-use crate::wheel::{Wheel, WheelKey};
+use crate::wheel::WheelKey;
 use crate::{Clock, PanicHook, ScheduleError};
 
 /// With more tasks than this overdue, the threads that bring them are held back, if the queue has a thread of its own.
@@ -138,7 +138,7 @@ impl Member {
     fn insert(&self, job: &Entry, due: Instant, now: Instant) -> Option<bool> {
         let mut own = self.own();
         let me = self.me.upgrade().filter(|_| !own.is_disposed)?;
-        let waits = |_: &Wheel<Queued>, key: WheelKey| {
+        let waits = |key: WheelKey| {
             job.position().set(Position::Delayed(key));
             own.waiting.insert(key.to_bits(), Arc::clone(job));
         };
