@@ -91,11 +91,10 @@ impl<T> ResultCell<T> {
             drop(unused);
             return None;
         }
-        let ResultState::Ready(result) = std::mem::replace(&mut *state, ResultState::Taken) else {
-            return None;
-        };
-        drop(state);
-        Some(result)
+        match std::mem::replace(&mut *state, ResultState::Taken) {
+            ResultState::Ready(result) => Some(result),
+            _ => None,
+        }
     }
 
     /// Drops the waker that was kept. Its `Drop` is user code, and the calling thread may be unwinding.

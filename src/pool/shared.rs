@@ -193,11 +193,6 @@ impl Lifecycle {
         Lifecycle { word: AtomicU64::new(policy.bits()) }
     }
 
-    #[inline]
-    fn word(&self) -> u64 {
-        self.word.load(Ordering::SeqCst)
-    }
-
     /// Counts a task in. Returns false if the pool is shut down; the task has to leave in both cases.
     #[inline]
     fn enter(&self) -> bool {
@@ -218,19 +213,19 @@ impl Lifecycle {
     }
 
     pub(super) fn is_shut(&self) -> bool {
-        self.word() & SHUT != 0
+        self.word.load(Ordering::SeqCst) & SHUT != 0
     }
 
     /// Returns true if no task may start any more.
     pub(super) fn is_shut_now(&self) -> bool {
-        self.word() & NOW != 0
+        self.word.load(Ordering::SeqCst) & NOW != 0
     }
 
     /// Returns true if a task that waits may still run. A one-shot that is due is not delayed any more, so the policy
     /// does not stop it.
     #[inline]
     pub(super) fn may_run(&self, is_periodic: bool, is_due: bool) -> bool {
-        let word = self.word();
+        let word = self.word.load(Ordering::SeqCst);
         let policy = ShutdownPolicy::from_bits(word & POLICY);
         let is_left =
             if is_periodic { policy.continue_periodic } else { policy.run_delayed || is_due };
@@ -243,7 +238,7 @@ impl Lifecycle {
     }
 
     pub(super) fn policy(&self) -> ShutdownPolicy {
-        ShutdownPolicy::from_bits(self.word() & POLICY)
+        ShutdownPolicy::from_bits(self.word.load(Ordering::SeqCst) & POLICY)
     }
 
     fn set_policy(&self, policy: ShutdownPolicy) {
