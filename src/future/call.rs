@@ -51,7 +51,8 @@ impl Scheduler {
             Ok(handle) => (handle, cell),
             // The task has been dropped, and has told the other cell that it was cancelled.
             Err(reason) => {
-                let refused = ResultCell::known(Err(JoinError::Refused(reason)));
+                let refused = ResultCell::new();
+                resolve(&refused, Err(JoinError::Refused(reason)));
                 (Cancellable::already_cancelled(), Arc::new(refused))
             }
         };

@@ -36,7 +36,6 @@
 mod position;
 mod work;
 
-use std::marker::PhantomData;
 use std::ops::{ControlFlow, Deref};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -66,13 +65,8 @@ pub(crate) trait Owner: Send + Sync {
         run();
     }
 
-    /// Returns how many jobs may be pending.
+    /// Returns how many jobs may be pending. A job leaves it once (JOB-3).
     fn limit(&self) -> &PendingLimit;
-
-    /// A job is no longer pending (JOB-3), so the limit has room for another one.
-    fn no_longer_pending(&self) {
-        self.limit().leave();
-    }
 
     /// Removes a job that has ended before its turn, now or later. The job may have left already.
     fn remove(&self, position: &AtomicPosition);
@@ -153,8 +147,10 @@ pub(crate) trait Run<O: Owner + ?Sized>: Cancel {
 
 /// How a job finds its owner, and tells its result: by a [`Weak`], if nobody waits for the result. With an `Arc` the owner must
 /// break the reference cycle: it drops each job in the end.
-pub(crate) trait OwnerRef<O: ?Sized, T>: Send + Sync + 'static {
-    fn get(&self) -> Option<impl Deref<Target = O>>;
+pub(crate) trait OwnerRef<T>: Send + Sync + 'static {
+    type Owner: Owner + ?Sized;
+
+    fn get(&self) -> Option<impl Deref<Target = Self::Owner>>;
 
     /// The job has ended. A later result of the same job does not count.
     fn tell(&self, end: End<T>) {
@@ -164,7 +160,9 @@ pub(crate) trait OwnerRef<O: ?Sized, T>: Send + Sync + 'static {
     }
 }
 
-impl<O: Owner + ?Sized + 'static, T> OwnerRef<O, T> for Weak<O> {
+impl<O: Owner + ?Sized + 'static, T> OwnerRef<T> for Weak<O> {
+    type Owner = O;
+
     fn get(&self) -> Option<impl Deref<Target = O>> {
         self.upgrade()
     }
@@ -180,7 +178,7 @@ pub(crate) enum End<T> {
     Panicked(Payload),
 }
 
-pub(crate) struct Job<W, O: ?Sized, L = Weak<O>> {
+pub(crate) struct Job<W, L> {
     pub(crate) owner: L,
     position: AtomicPosition,
     /// The job has ended, and not by a cancel before its time. So it is also set for a series that was cancelled during
@@ -188,7 +186,6 @@ pub(crate) struct Job<W, O: ?Sized, L = Weak<O>> {
     /// thread that finds it set sees what the task did.
     is_over: AtomicBool,
     stage: Mutex<Stage<W>>,
-    of: PhantomData<fn(&O)>,
 }
 
 enum Stage<W> {
@@ -216,11 +213,11 @@ impl<W> Stage<W> {
     }
 }
 
-impl<W: Work, O: Owner + ?Sized + 'static, L: OwnerRef<O, W::Output>> Job<W, O, L> {
+impl<W: Work, L: OwnerRef<W::Output>> Job<W, L> {
     pub(crate) fn new(owner: L, work: W) -> Arc<Self> {
         let (position, is_over) = (AtomicPosition::default(), AtomicBool::new(false));
         let stage = Mutex::new(Stage::Waiting(work));
-        Arc::new(Job { owner, position, is_over, stage, of: PhantomData })
+        Arc::new(Job { owner, position, is_over, stage })
     }
 
     /// Takes the work back out of a job that its owner could not take in. Returns `None` if the job has left `Waiting`.
@@ -229,7 +226,7 @@ impl<W: Work, O: Owner + ?Sized + 'static, L: OwnerRef<O, W::Output>> Job<W, O, 
     }
 
     /// Runs the work once. Returns when it is due again, or how it has ended.
-    fn run_once(owner: &O, work: &mut Option<W>) -> Result<Next, End<W::Output>> {
+    fn run_once(owner: &L::Owner, work: &mut Option<W>) -> Result<Next, End<W::Output>> {
         let (name, hook) = (work.as_ref().map_or("a task", W::name), owner.hook());
         let panicked = |payload: Payload| {
             hook.tell(name, &*payload);
@@ -252,7 +249,7 @@ impl<W: Work, O: Owner + ?Sized + 'static, L: OwnerRef<O, W::Output>> Job<W, O, 
         match self.owner.get() {
             Some(owner) => {
                 owner.remove(&self.position); // first, or more would wait than the limit allows
-                owner.no_longer_pending(); // JOB-3: it has left `Waiting`
+                owner.limit().leave(); // JOB-3: it has left `Waiting`
                 owner.hook().catch(work.name(), || drop(work));
                 owner.has_ended(); // last of all, when the closure was dropped
             }
@@ -262,13 +259,8 @@ impl<W: Work, O: Owner + ?Sized + 'static, L: OwnerRef<O, W::Output>> Job<W, O, 
     }
 }
 
-impl<W, O, L> Run<O> for Job<W, O, L>
-where
-    W: Work,
-    O: Owner + ?Sized + 'static,
-    L: OwnerRef<O, W::Output>,
-{
-    fn run(&self, owner: &O, place: &mut dyn Place) -> Ran {
+impl<W: Work, L: OwnerRef<W::Output>> Run<L::Owner> for Job<W, L> {
+    fn run(&self, owner: &L::Owner, place: &mut dyn Place) -> Ran {
         let mut stage = lock(&self.stage);
         if !matches!(*stage, Stage::Waiting(_)) || !place.is_due() {
             return Ran::Not; // JOB-6
@@ -276,7 +268,7 @@ where
         let Some(work) = stage.leave_waiting(Stage::Running(None)) else { return Ran::Not };
         drop(stage);
         if !W::IS_PERIODIC {
-            owner.no_longer_pending(); // JOB-3: before the run
+            owner.limit().leave(); // JOB-3: before the run
         }
         let mut work = Some(work);
         let mut ran = Self::run_once(owner, &mut work);
@@ -299,7 +291,7 @@ where
             *stage = if is_cancelled { Stage::Cancelled } else { Stage::Done };
             drop(stage);
             if !is_cancelled {
-                owner.no_longer_pending(); // JOB-3: otherwise the cancel has said so
+                owner.limit().leave(); // JOB-3: otherwise the cancel has said so
             }
         }
         if let Some(rest) = work {
@@ -327,19 +319,14 @@ where
     }
 }
 
-impl<W, O, L> Cancel for Job<W, O, L>
-where
-    W: Work,
-    O: Owner + ?Sized + 'static,
-    L: OwnerRef<O, W::Output>,
-{
+impl<W: Work, L: OwnerRef<W::Output>> Cancel for Job<W, L> {
     fn cancel(&self) -> bool {
         // Both cases under one lock, or a series whose run ends in between would escape.
         let mut stage = lock(&self.stage);
         if W::IS_PERIODIC && matches!(*stage, Stage::Running(_)) {
             *stage = Stage::LastRun;
             drop(stage);
-            self.owner.get().into_iter().for_each(|owner| owner.no_longer_pending()); // at once, JOB-3
+            self.owner.get().into_iter().for_each(|owner| owner.limit().leave()); // at once, JOB-3
         } else {
             let Some(work) = stage.leave_waiting(Stage::Cancelled) else { return false };
             drop(stage);
@@ -358,8 +345,7 @@ where
     }
 
     fn reset(&self, delay: Duration) -> bool {
-        let Some(now) = self.owner.get().map(|owner| owner.now()) else { return false };
-        self.reset_at(after(now, delay))
+        self.owner.get().is_some_and(|owner| self.reset_at(after(owner.now(), delay)))
     }
 
     fn reset_at(&self, mut deadline: Instant) -> bool {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::Next;
 use crate::clock::timeline::after;
 use crate::observe::trace::{self, CurrentSpan};
-use crate::{DueTask, PanicHook, Period, Repeat, ScheduleError, Task, TryScheduleError};
+use crate::{DueTask, PanicHook, Period, Repeat, ScheduleError, TryScheduleError};
 
 /// What a job does when it runs.
 pub(crate) trait Work: Sized + Send + 'static {
@@ -71,13 +71,13 @@ impl<T: Send + 'static, F: FnOnce() -> T + Send + 'static> Work for Once<F> {
     }
 }
 
-/// A boxed closure that is called once. It keeps the name that the type of the closure had.
-pub(crate) struct NamedOnce {
+/// A closure that is called once, under the name of another one that it stands for: of that in its box, for example.
+pub(crate) struct NamedOnce<F> {
     pub(crate) name: &'static str,
-    pub(crate) task: Task,
+    pub(crate) task: F,
 }
 
-impl Work for NamedOnce {
+impl<F: FnOnce() + Send + 'static> Work for NamedOnce<F> {
     type Output = ();
 
     fn name(&self) -> &'static str {

@@ -91,10 +91,9 @@ struct Inbox {
     delayed: Wheel<Option<QueuedTask>>,
     /// Entries of the local table that the loop's thread has to drop (LOCAL-1).
     discarded: Vec<u64>,
-    /// Whether the loop has to be woken, and for what. Each of the `wakers` is called then.
-    sleep: SleepState<Instant, ()>,
-    /// The loop is run or turned (INBOX-2).
-    is_run: bool,
+    /// Whether the loop has to be woken, and for what. Each of the `wakers` is called then. A loop that is asleep and not
+    /// run has `false` there (INBOX-2).
+    sleep: SleepState<Instant, bool>,
     quit: Quit,
     /// The loop has drained the inbox for the last time.
     is_gone: bool,
@@ -156,10 +155,6 @@ impl Inbox {
         self.delayed.next_expiry_within(LOOK).map(|tick| epoch.instant(tick))
     }
 
-    fn set_awake(&mut self) {
-        (self.sleep, self.is_run) = (SleepState::Awake, true);
-    }
-
     fn file(&mut self, deadline: u64, task: QueuedTask) {
         let key = self.delayed.insert(deadline, Some(task));
         let filed = self.delayed.get(key).and_then(Option::as_ref);
@@ -191,8 +186,7 @@ impl Shared {
             immediate: VecDeque::new(),
             delayed: Wheel::new(BUCKETS).with_granularity(GRANULARITY).starting_at(Epoch::START),
             discarded: Vec::new(),
-            sleep: SleepState::Asleep(None, ()),
-            is_run: false,
+            sleep: SleepState::Asleep(None, false),
             quit: Quit::No,
             is_gone: false,
             cancelled: 0,
@@ -233,10 +227,8 @@ impl Shared {
     ) -> Result<Cancellable, (ScheduleError, W)> {
         let job = Job::new(Arc::downgrade(self), work);
         let queued = Arc::clone(&job) as Arc<dyn Run<Shared>>;
-        let enqueued = match self.enqueue(queued, deadline, nests, origin) {
-            Ok(enqueued) => enqueued,
-            Err(reason) => return Err((reason, job.take_back().expect("no queue has it"))),
-        };
+        let refused = |reason| (reason, job.take_back().expect("no queue has it"));
+        let enqueued = self.enqueue(queued, deadline, nests, origin).map_err(refused)?;
         // Before this thread is held back, or the loop could not come nearer in the meantime.
         self.wake_if(enqueued.must_wake);
         if enqueued.is_over && origin == Origin::Program {
@@ -287,7 +279,8 @@ impl Shared {
     #[inline] // see `enqueue`
     fn claim_wake(&self, inbox: &mut Inbox, deadline: Option<Instant>) -> bool {
         // Its own thread will look into the inbox when it runs the loop. Another library's event loop may sleep before.
-        let comes_by_itself = !inbox.is_run && self.wakers.len() == 1 && turn::is_current(self);
+        let is_not_run = matches!(inbox.sleep, SleepState::Asleep(_, false));
+        let comes_by_itself = is_not_run && self.wakers.len() == 1 && turn::is_current(self);
         let woken = match deadline {
             _ if comes_by_itself => None,
             Some(deadline) => inbox.sleep.wake_for(deadline),
@@ -377,7 +370,7 @@ impl Shared {
         let mut inbox = self.inbox();
         // Under the lock, so what comes later says so again (INBOX-5).
         self.changed.store(false, Ordering::Relaxed);
-        inbox.set_awake();
+        inbox.sleep = SleepState::Awake;
         if immediate.is_empty() {
             std::mem::swap(immediate, &mut inbox.immediate);
             inbox.cancelled = 0;
@@ -417,7 +410,7 @@ impl Shared {
         let until = inbox.look(self.epoch);
         let sleeps = inbox.immediate.is_empty() && !self.has_changed();
         if sleeps {
-            inbox.sleep = SleepState::Asleep(until, ());
+            inbox.sleep = SleepState::Asleep(until, true);
         }
         seen.first.set(until);
         seen.is_asleep.set(sleeps);
@@ -428,14 +421,13 @@ impl Shared {
     pub(super) fn wake_up(&self, seen: &Seen) {
         // Most calls find the loop awake, and take no lock.
         if seen.is_asleep.replace(false) {
-            self.inbox().set_awake();
+            self.inbox().sleep = SleepState::Awake;
         }
     }
 
     /// Notes that the loop is run no more (INBOX-2).
     pub(super) fn end_run(&self) {
-        let mut inbox = self.inbox();
-        (inbox.sleep, inbox.is_run) = (SleepState::Asleep(None, ()), false);
+        self.inbox().sleep = SleepState::Asleep(None, false);
     }
 
     /// Ends a loop that was told to quit and has nothing left to do, unless something has come in.
@@ -478,7 +470,7 @@ impl Shared {
         assert!(self.has_changed() || is_told, "a lost hint (INBOX-5)");
         let is_over = inbox.is_empty() && inbox.quit == Quit::Now;
         assert!(is_over || !inbox.is_gone, "a post to a loop that is gone (INBOX-3)");
-        if inbox.is_run && matches!(inbox.sleep, SleepState::Asleep(..)) {
+        if matches!(inbox.sleep, SleepState::Asleep(_, true)) {
             let first = inbox.look(self.epoch);
             let sleeps_past = first.is_some_and(|first| inbox.sleep.sleeps_past(first));
             let sleeps = seen.is_asleep.get() && inbox.immediate.is_empty() && !sleeps_past;

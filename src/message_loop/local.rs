@@ -5,8 +5,8 @@
 //!
 //! A closure or a future leaves the table once, on the loop's thread: to run for the last time, or to be dropped.
 //!
-//! - LOCAL-1 A ticket that is dropped without having been redeemed drops its closure. If a cancel drops the ticket on
-//!   another thread, the ticket tells the loop its number, and the loop does so.
+//! - LOCAL-1 A ticket that is dropped takes its entry out of the table, and with it a closure that was not redeemed. If a
+//!   cancel drops the ticket on another thread, the ticket tells the loop its number, and the loop does so.
 
 use std::any::{Any, type_name};
 use std::cell::{Cell, RefCell};
@@ -202,7 +202,7 @@ impl LocalTaskRunner {
     fn post_at_or_now<F: FnOnce() + 'static>(&self, deadline: Option<Instant>, f: F) -> Posted<F> {
         let post = |ticket: Ticket<F>| {
             let task = move || ticket.redeem().into_iter().for_each(|f| f());
-            self.core.shared.post_named(deadline, type_name::<F>(), Box::new(task))
+            self.core.shared.post_named(deadline, type_name::<F>(), task)
         };
         self.keep_and_post(f, post)
     }
@@ -228,7 +228,7 @@ impl LocalTaskRunner {
         let key = LocalKey::new(&self.core);
         let entry = Rc::new(Cell::new(Some(closure)));
         self.core.locals.insert(&key, Rc::clone(&entry) as Rc<dyn Any>);
-        (entry, Ticket { key: Some(key), closure: PhantomData })
+        (entry, Ticket { key, closure: PhantomData })
     }
 }
 
@@ -244,8 +244,10 @@ impl LocalTable {
         self.entries.borrow_mut().insert(key.number, local);
     }
 
-    pub(super) fn remove(&self, number: u64) -> Option<Rc<dyn Any>> {
-        self.entries.borrow_mut().remove(&number)
+    /// Drops an entry. It may have left already.
+    pub(super) fn discard(&self, number: u64, shared: &Shared) {
+        let local = self.entries.borrow_mut().remove(&number);
+        shared.catch(|| drop(local));
     }
 
     pub(super) fn clear(&self, shared: &Shared) {
@@ -281,15 +283,10 @@ impl LocalKey {
         Some(local.downcast().expect("an entry keeps its type"))
     }
 
-    /// Takes the entry out of the table. Returns `None` on another thread.
-    pub(super) fn take(&self) -> Option<Rc<dyn Any>> {
-        self.core()?.locals.remove(self.number)
-    }
-
     /// Has the entry dropped on its thread: at once, if the caller is there (LOCAL-1).
     pub(super) fn discard(&self) {
         match self.core() {
-            Some(core) => core.drop_local(self.number),
+            Some(core) => core.locals.discard(self.number, &core.shared),
             None => self.shared.discard(self.number),
         }
     }
@@ -305,20 +302,15 @@ fn take_back<C>(entry: &LocalClosure<C>) -> C {
 
 /// Stands for a closure on its way through the inbox (LOCAL-1).
 struct Ticket<C> {
-    /// `None` once it is redeemed.
-    key: Option<LocalKey>,
+    key: LocalKey,
     /// The closure itself is in the table.
     closure: PhantomData<fn() -> C>,
 }
 
 impl<C: 'static> Ticket<C> {
-    fn key(&self) -> &LocalKey {
-        self.key.as_ref().expect("it is not redeemed")
-    }
-
-    /// Takes the closure out of the table, for its only run.
-    fn redeem(mut self) -> Option<C> {
-        self.key.take()?.take()?.downcast_ref::<LocalClosure<C>>()?.take()
+    /// Takes the closure out of its entry, for its only run.
+    fn redeem(self) -> Option<C> {
+        self.key.get::<LocalClosure<C>>()?.take()
     }
 
     /// Calls the closure of a series once.
@@ -326,13 +318,13 @@ impl<C: 'static> Ticket<C> {
     where
         C: FnMut() -> R,
     {
-        let entry: Rc<LocalClosure<C>> = self.key().get().expect("it runs on its loop's thread");
+        let entry: Rc<LocalClosure<C>> = self.key.get().expect("it runs on its loop's thread");
         // Out of the entry while it runs, so nothing is borrowed in the meantime. Also after a panic it is put back, and
         // dropped with the ticket.
         let mut f = entry.take().expect("the runs of a series do not overlap");
         let result = caught(&mut f);
         entry.set(Some(f));
-        self.key().shared.catch(|| drop(entry)); // the last reference, if the closure has dropped its loop
+        self.key.shared.catch(|| drop(entry)); // the last reference, if the closure has dropped its loop
         result.unwrap_or_else(|panic| resume_unwind(panic))
     }
 }
@@ -358,13 +350,13 @@ where
     fn run(work: &mut Option<Self>, _hook: &PanicHook) -> ControlFlow<()> {
         let TaskWithReply { f, ticket } = work.take().expect("a one-shot runs once");
         let value = f();
-        let replies_to = Arc::clone(&ticket.key().shared);
+        let replies_to = Arc::clone(&ticket.key.shared);
         let reply = move || {
             if let Some(reply) = ticket.redeem() {
                 reply(value);
             }
         };
-        let reply = NamedOnce { name: type_name::<R>(), task: Box::new(reply) };
+        let reply = NamedOnce { name: type_name::<R>(), task: reply };
         // Nobody could take the reply back, so if its loop has quit, the ticket is dropped here.
         drop(replies_to.post(None, true, Origin::Reply, reply));
         ControlFlow::Break(())
@@ -373,6 +365,6 @@ where
 
 impl<C> Drop for Ticket<C> {
     fn drop(&mut self) {
-        self.key.take().iter().for_each(LocalKey::discard);
+        self.key.discard();
     }
 }

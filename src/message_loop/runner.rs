@@ -271,13 +271,13 @@ impl Shared {
         (!delay.is_zero()).then(|| after(self.now(), delay))
     }
 
-    /// Posts a boxed closure under the name of its type.
-    pub(super) fn post_named(
+    /// Posts a closure under the name of the one that it stands for.
+    pub(super) fn post_named<F: FnOnce() + Send + 'static>(
         self: &Arc<Self>,
         deadline: Option<Instant>,
         name: &'static str,
-        task: Task,
-    ) -> Posted<Task> {
+        task: F,
+    ) -> Posted<F> {
         let named = NamedOnce { name, task };
         let posted = self.post(deadline, true, Origin::Program, named);
         posted.map_err(|(reason, named)| TryScheduleError::new(reason, named.task))

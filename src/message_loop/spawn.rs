@@ -36,7 +36,7 @@ use crate::platform::impls::impl_debug;
 use crate::platform::panics::caught;
 use crate::platform::sync::{Mutex, lock};
 use crate::pool::{JoinError, PanicPayload, ResultCell};
-use crate::{Cancel, Cancellable, PanicHook, TryScheduleError};
+use crate::{Cancel, Cancellable, TryScheduleError};
 
 impl LocalTaskRunner {
     /// Runs a future on the loop. It need not be [`Send`], because it is polled and dropped on the loop's thread.
@@ -176,8 +176,7 @@ impl<T> Future for LocalJoinHandle<T> {
 impl<T> Drop for LocalJoinHandle<T> {
     /// Lets go of the task that has awaited it, which is not to be woken any more.
     fn drop(&mut self) {
-        let waker = self.outcome.forget_waker();
-        PanicHook::default().catch(None, || drop(waker));
+        self.outcome.forget_waker();
     }
 }
 
@@ -218,7 +217,7 @@ impl<F: Future + 'static> Spawned<F> {
                 Err(JoinError::Panicked(PanicPayload::new(panic)))
             }
         };
-        drop(self.task.key.take()); // the caller has the entry too
+        self.task.key.discard(); // the caller has the entry too
         self.end(result);
         true
     }
@@ -233,7 +232,7 @@ impl<F: Future> Spawned<F> {
             // It was cancelled, maybe in its last poll.
             shared.catch(|| drop(std::mem::replace(&mut result, Err(JoinError::Cancelled))));
         } else {
-            shared.no_longer_pending(); // (SPAWN-2)
+            shared.limit().leave(); // (SPAWN-2)
         }
         self.outcome.resolve(result, shared.hook()); // last of all, because it wakes a user's waker
     }
@@ -325,7 +324,7 @@ impl<F: Future + 'static> Cancel for LocalTask<F> {
         if before == Stage::Queued {
             self.shared().remove(&self.position); // its job is among the immediate tasks
         }
-        self.shared().no_longer_pending(); // the step to `Cancelled` does so, like that to `Over` (SPAWN-2)
+        self.shared().limit().leave(); // the step to `Cancelled` does so, like that to `Over` (SPAWN-2)
         // During a poll the future is out of its entry, and the loop keeps the entry until the poll ends.
         self.key.discard();
         true

@@ -13,6 +13,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
+use std::panic::resume_unwind;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,6 +28,7 @@ use super::run_loop::{Quit, RunQuit};
 use crate::Repeat;
 use crate::job::{Owner, Ran};
 use crate::platform::impls::impl_debug;
+use crate::platform::panics::caught;
 use crate::platform::sync::{AtomicBool, local};
 
 /// How many cancelled tasks one call skips at most.
@@ -86,48 +88,62 @@ impl LoopCore {
 
     /// Has the pump run the loop until this run ends.
     pub(super) fn run(&self, quit: Option<Arc<RunQuit>>) {
-        let _run = self.begin_run(ActiveRun::Pump(quit));
-        self.pump.run(self);
+        self.in_run(ActiveRun::Pump(quit), || self.pump.run(self));
     }
 
     /// Runs what is due. Returns how many tasks ran.
     pub(super) fn run_until_idle(&self) -> usize {
-        let _run = self.begin_run(ActiveRun::UntilIdle);
-        let before = self.ran.get();
-        loop {
-            let did = self.do_work();
-            let did = self.do_delayed_work() || did;
-            if !did && !self.do_idle_work() {
-                return self.ran.get() - before;
+        self.in_run(ActiveRun::UntilIdle, || {
+            let before = self.ran.get();
+            loop {
+                let did = self.do_work();
+                let did = self.do_delayed_work() || did;
+                if !did && !self.do_idle_work() {
+                    return self.ran.get() - before;
+                }
             }
-        }
+        })
     }
 
     /// Takes one turn. Returns when its caller has to call it again.
     pub(super) fn turn(&self) -> Next {
-        let _run = self.begin_run(ActiveRun::Turn);
-        let did = self.do_work();
-        let mut did = self.do_delayed_work() || did;
-        loop {
-            // Immediate tasks do not set `changed`, so the inbox is looked into.
-            if did && (self.drain_inbox() || self.has_work()) {
-                return Next::Now;
+        self.in_run(ActiveRun::Turn, || {
+            let did = self.do_work();
+            let mut did = self.do_delayed_work() || did;
+            loop {
+                // Immediate tasks do not set `changed`, so the inbox is looked into.
+                if did && (self.drain_inbox() || self.has_work()) {
+                    return Next::Now;
+                }
+                did = self.do_idle_work();
+                if !did {
+                    // It sleeps, or a run has to end.
+                    let next = self.seen.first.get().map_or(Next::Idle, Next::At);
+                    return if self.seen.is_asleep.get() { next } else { Next::Quit };
+                }
             }
-            did = self.do_idle_work();
-            if !did {
-                // It sleeps, or a run has to end.
-                let next = self.seen.first.get().map_or(Next::Idle, Next::At);
-                return if self.seen.is_asleep.get() { next } else { Next::Quit };
-            }
-        }
+        })
     }
 
-    fn begin_run(&self, run: ActiveRun) -> RunGuard<'_> {
-        let mut runs = self.runs.borrow_mut();
-        let is_in_a_wait = !runs.is_empty() && self.seen.is_asleep.get();
-        runs.push(run);
-        let interrupts = is_in_a_wait.then(|| (self.seen.first.get(), self.ran.get()));
-        RunGuard { core: self, interrupts }
+    /// Calls `body` as the innermost run. A panic of a pump, which is a user's, ends the run too.
+    fn in_run<R>(&self, run: ActiveRun, body: impl FnOnce() -> R) -> R {
+        // A user's clock may begin a run in the wait of the run around it.
+        let interrupts = self.seen.is_asleep.get() && !self.runs.borrow().is_empty();
+        let before = (self.seen.first.get(), self.ran.get());
+        self.runs.borrow_mut().push(run);
+        let result = caught(body);
+        let run = self.runs.borrow_mut().pop();
+        let waits = matches!(run, Some(ActiveRun::Turn));
+        // Between two turns the loop stays awake or asleep, so that posts wake its caller no more often than they must.
+        if !waits && self.runs.borrow().is_empty() {
+            self.shared.end_run();
+        }
+        if interrupts {
+            // The wait goes on only if the loop sleeps as it did. Awake, it would miss the next post.
+            let sleeps = self.seen.quit.get() == Quit::No && self.shared.go_to_sleep(&self.seen);
+            self.shared.wake_if(!sleeps || before != (self.seen.first.get(), self.ran.get()));
+        }
+        result.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
     fn is_nested(&self) -> bool {
@@ -246,8 +262,7 @@ impl LoopCore {
     /// Tells the pump to return from its innermost run, if the pump has begun it.
     fn end_innermost_run(&self) {
         // Each outer run finds out by itself when it is the innermost one.
-        let is_pumped = matches!(self.runs.borrow().last(), Some(ActiveRun::Pump(_)));
-        if is_pumped {
+        if matches!(self.runs.borrow().last(), Some(ActiveRun::Pump(_))) {
             self.pump.quit();
         }
     }
@@ -267,14 +282,8 @@ impl LoopCore {
                 return has_immediate;
             }
             // The destructors may post something, so drain again.
-            discarded.into_iter().for_each(|number| self.drop_local(number));
+            discarded.into_iter().for_each(|number| self.locals.discard(number, &self.shared));
         }
-    }
-
-    /// Drops an entry of the local table. It may have left already.
-    pub(super) fn drop_local(&self, number: u64) {
-        let local = self.locals.remove(number);
-        self.shared.catch(|| drop(local));
     }
 
     /// Returns the next immediate task that may start in the innermost run.
@@ -388,30 +397,6 @@ impl LoopCore {
         let handlers = std::mem::take(&mut *self.idle_handlers.borrow_mut());
         handlers.into_values().for_each(|handler| _ = self.shared.catch(|| drop(handler)));
         self.locals.clear(&self.shared);
-    }
-}
-
-/// Takes a run off the stack when it is dropped.
-struct RunGuard<'a> {
-    core: &'a LoopCore,
-    /// It was begun in the wait of the run around it, by a user's clock: the first deadline and the number of runs by then.
-    interrupts: Option<(Option<Instant>, usize)>,
-}
-
-impl Drop for RunGuard<'_> {
-    fn drop(&mut self) {
-        let run = self.core.runs.borrow_mut().pop();
-        let waits = matches!(run, Some(ActiveRun::Turn));
-        // Between two turns the loop stays awake or asleep, so that posts wake its caller no more often than they must.
-        if !waits && self.core.runs.borrow().is_empty() {
-            self.core.shared.end_run();
-        }
-        if let Some(before) = self.interrupts {
-            // The wait goes on only if the loop sleeps as it did. Awake, it would miss the next post.
-            let (shared, seen) = (&self.core.shared, &self.core.seen);
-            let sleeps = seen.quit.get() == Quit::No && shared.go_to_sleep(seen);
-            shared.wake_if(!sleeps || before != (seen.first.get(), self.core.ran.get()));
-        }
     }
 }
 

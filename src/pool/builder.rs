@@ -173,11 +173,10 @@ impl PoolBuilder {
     /// ```
     #[doc(alias = "beforeExecute")]
     pub fn before_execute(
-        mut self,
+        self,
         hook: impl Fn(&'static str) + Send + Sync + 'static,
     ) -> PoolBuilder {
-        self.before = Some(Box::new(move |name, _| hook(name)));
-        self
+        PoolBuilder { before: Some(Box::new(move |name, _| hook(name))), ..self }
     }
 
     /// Sets a hook that is called after each run of a task, on its thread and before its future resolves, with the type name
@@ -185,11 +184,10 @@ impl PoolBuilder {
     /// executor is theirs, and is told to their hooks.
     #[doc(alias = "afterExecute")]
     pub fn after_execute(
-        mut self,
+        self,
         hook: impl Fn(&'static str, bool) + Send + Sync + 'static,
     ) -> PoolBuilder {
-        self.after = Some(Box::new(hook));
-        self
+        PoolBuilder { after: Some(Box::new(hook)), ..self }
     }
 
     /// Sets how many tasks may be pending. Further tasks are refused with

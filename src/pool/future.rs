@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -11,6 +11,7 @@ use thiserror::Error;
 
 use crate::executor::deadlock::Waiting;
 use crate::platform::impls::impl_debug;
+use crate::platform::sync::lock_std;
 use crate::{Cancellable, PanicHook, ScheduleError, Sleeper, TaskPanic};
 
 /// The result of a task, to be joined by a thread or awaited under any runtime.
@@ -65,19 +66,10 @@ impl<T> ResultCell<T> {
         ResultCell(Mutex::new(ResultState::Pending(None)))
     }
 
-    /// Makes a cell whose result is known already.
-    pub(crate) fn known(result: Result<T, JoinError>) -> ResultCell<T> {
-        ResultCell(Mutex::new(ResultState::Ready(result)))
-    }
-
-    fn state(&self) -> MutexGuard<'_, ResultState<T>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Writes the result and wakes the future, or drops the result if there is one already. A panic of the waker or of
     /// the `Drop` is reported to the hook.
     pub(crate) fn resolve(&self, result: Result<T, JoinError>, hook: &PanicHook) {
-        let mut state = self.state();
+        let mut state = lock_std(&self.0);
         if let ResultState::Pending(waker) = &mut *state {
             let waker = waker.take();
             *state = ResultState::Ready(result);
@@ -92,31 +84,30 @@ impl<T> ResultCell<T> {
     /// Takes the result, once. If there is none yet, keeps the waker instead.
     pub(crate) fn take(&self, waker: &Waker) -> Option<Result<T, JoinError>> {
         let waker = waker.clone(); // which may be user code, so before the lock
-        let mut state = self.state();
+        let mut state = lock_std(&self.0);
         if let ResultState::Pending(kept) = &mut *state {
             let unused = kept.replace(waker);
             drop(state);
             drop(unused);
             return None;
         }
-        let ResultState::Ready(result) = std::mem::replace(&mut *state, ResultState::Taken) else {
-            return None;
-        };
-        drop(state);
-        Some(result)
+        match std::mem::replace(&mut *state, ResultState::Taken) {
+            ResultState::Ready(result) => Some(result),
+            _ => None,
+        }
     }
 
-    /// Gives back the waker that was kept.
-    pub(crate) fn forget_waker(&self) -> Option<Waker> {
-        match &mut *self.state() {
-            ResultState::Pending(waker) => waker.take(),
-            ResultState::Ready(_) | ResultState::Taken => None,
-        }
+    /// Drops the waker that was kept. Its `Drop` is user code, and the calling thread may be unwinding.
+    pub(crate) fn forget_waker(&self) {
+        let mut state = lock_std(&self.0);
+        let waker = if let ResultState::Pending(waker) = &mut *state { waker.take() } else { None };
+        drop(state);
+        PanicHook::default().catch(None, || drop(waker));
     }
 
     /// Returns true if the result has been written, taken or not.
     pub(crate) fn is_known(&self) -> bool {
-        !matches!(*self.state(), ResultState::Pending(_))
+        !matches!(*lock_std(&self.0), ResultState::Pending(_))
     }
 }
 
@@ -134,7 +125,7 @@ impl<T> ScheduledFuture<T> {
 
     /// Returns true if the result has been taken.
     pub(crate) fn is_over(&self) -> bool {
-        matches!(*self.task.result().state(), ResultState::Taken)
+        matches!(*lock_std(&self.task.result().0), ResultState::Taken)
     }
 
     /// Waits for the result.
@@ -272,9 +263,7 @@ impl<T> Drop for ScheduledFuture<T> {
     /// The task may be pending for hours. It must not keep the waker, and with it another task's memory, for as long.
     fn drop(&mut self) {
         if self.has_left_waker {
-            let waker = self.task.result().forget_waker();
-            // A waker's `Drop` is user code, and this may be an unwinding thread.
-            PanicHook::default().catch(None, || drop(waker));
+            self.task.result().forget_waker();
         }
     }
 }

@@ -8,14 +8,17 @@
 
 use std::num::NonZeroU64;
 use std::ops::ControlFlow::{self, Break, Continue};
+use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
+use crate::backpressure::Flow;
 use crate::clock::epoch::Epoch;
 use crate::platform::impls::impl_debug;
+use crate::platform::panics::caught;
 use crate::platform::sync::{Mutex, MutexGuard, lock};
-use crate::wake::wait_list::{Ticket, WaitList};
+use crate::wake::wait_list::WaitList;
 use crate::wheel::{Wheel, WheelKey};
 use crate::{Clock, Sleeper, SystemClock};
 
@@ -189,7 +192,7 @@ impl<T> DelayedWorkQueue<T> {
     #[doc(alias = "put")]
     pub fn offer(&self, deadline: Instant, item: T) -> Result<Key, T> {
         let mut at = WheelKey::NONE;
-        self.offer_noted(deadline, item, None, |_, key| at = key)?;
+        self.offer_noted(deadline, item, None, |key| at = key)?;
         Ok(Key { queue: self.number, at })
     }
 
@@ -202,7 +205,7 @@ impl<T> DelayedWorkQueue<T> {
         deadline: Instant,
         item: T,
         now: Option<Instant>,
-        note: impl FnOnce(&Wheel<T>, WheelKey),
+        note: impl FnOnce(WheelKey),
     ) -> Result<Option<Instant>, T> {
         let mut state = self.lock();
         if state.is_closed {
@@ -214,7 +217,7 @@ impl<T> DelayedWorkQueue<T> {
             state.epoch.number(deadline)
         };
         let key = state.wheel.insert(tick, item);
-        note(&state.wheel, key);
+        note(key);
         let leader = state.waiters.leader_to_wake(deadline); // if the item is the head (WAKE-2)
         // A queue for which a taker waits is not behind.
         let now = now.filter(|_| state.wheel.len() > SHORT && state.waiters.is_empty());
@@ -224,13 +227,13 @@ impl<T> DelayedWorkQueue<T> {
         Ok(due)
     }
 
-    /// Returns two numbers: roughly how many items are overdue (0 if the first is due after `head_by`), and how many
-    /// were ever taken.
-    pub(crate) fn overdue(&self, now: Instant, head_by: Instant) -> (usize, u64) {
+    /// Returns roughly how many items are overdue, or 0 if the first is due after `head_by`, and how many were ever taken.
+    pub(crate) fn flow(&self, now: Instant, head_by: Instant) -> Flow {
         let mut state = self.lock();
         let by = state.epoch.passed_by(now);
         let is_late = state.first_due(head_by).is_some();
-        (if is_late { state.wheel.count_due(by) } else { 0 }, state.taken)
+        let overdue = if is_late { state.wheel.count_due(by) } else { 0 };
+        Flow { ahead: overdue as u64, passed: state.taken }
     }
 
     /// Waits until the first item is due, and takes it out. Returns `None` if the queue is closed.
@@ -275,24 +278,32 @@ impl<T> DelayedWorkQueue<T> {
         if let Break(item) = found {
             return item;
         }
-        let sleeper = Sleeper::new();
-        let ticket = self.lock().waiters.join();
-        let _leaves = LeaveOnDrop { queue: self, ticket };
-        loop {
-            let (now, waker) = (self.clock.now(), sleeper.waker());
-            let mut state = self.lock();
-            if let Break(item) = state.look(now, end, unless_empty) {
-                return item;
+        let (sleeper, ticket) = (Sleeper::new(), self.lock().waiters.join());
+        let taken = caught(|| {
+            loop {
+                let (now, waker) = (self.clock.now(), sleeper.waker());
+                let mut state = self.lock();
+                if let Break(item) = state.look(now, end, unless_empty) {
+                    return item;
+                }
+                // The leader sleeps towards the head's deadline, and everybody towards their own end.
+                let leads = state.waiters.leads(ticket);
+                let head = if leads { state.not_before() } else { None };
+                let until = head.into_iter().chain(end).min();
+                let before = state.waiters.set_asleep(ticket, until, waker);
+                drop(state);
+                drop(before);
+                self.clock.sleep(&sleeper, until); // returns at once if the waker was called in between
             }
-            // The leader sleeps towards the head's deadline, and everybody towards their own end.
-            let leads = state.waiters.leads(ticket);
-            let head = if leads { state.not_before() } else { None };
-            let until = head.into_iter().chain(end).min();
-            let before = state.waiters.set_asleep(ticket, until, waker);
-            drop(state);
-            drop(before);
-            self.clock.sleep(&sleeper, until); // returns at once if the waker was called in between
-        }
+        });
+        // Also if the clock has panicked, the waiter leaves the list.
+        let mut state = self.lock();
+        let head = state.not_before();
+        let (mine, leader) = state.waiters.leave(ticket, head);
+        drop(state);
+        drop(mine);
+        leader.into_iter().for_each(Waker::wake);
+        taken.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
     /// Takes an item out, due or not, in O(1). Returns `None` if it is gone already. It works on a closed queue
@@ -497,7 +508,10 @@ impl<T> DelayedWorkQueue<T> {
     /// If it is broken.
     #[doc(hidden)]
     pub fn check_invariants(&self) {
-        self.lock().check_invariants();
+        let mut state = self.lock();
+        state.wheel.check_invariants();
+        let first = state.wheel.next_expiry().filter(|_| !state.is_closed);
+        state.waiters.check_invariants(first.map(|tick| state.epoch.instant(tick)));
     }
 
     /// A poisoned lock is taken too, because no user code can panic under it (QUEUE-4).
@@ -541,29 +555,6 @@ impl<T> State<T> {
     /// Returns the deadline of the first item, or an earlier instant if it is not found soon.
     fn not_before(&mut self) -> Option<Instant> {
         self.wheel.next_expiry_within(LOOK).map(|tick| self.epoch.instant(tick))
-    }
-
-    fn check_invariants(&mut self) {
-        self.wheel.check_invariants();
-        let first = self.wheel.next_expiry().filter(|_| !self.is_closed);
-        self.waiters.check_invariants(first.map(|tick| self.epoch.instant(tick)));
-    }
-}
-
-/// Takes a waiter off the list when it is dropped, on the normal way and when the clock panics.
-struct LeaveOnDrop<'a, T> {
-    queue: &'a DelayedWorkQueue<T>,
-    ticket: Ticket,
-}
-
-impl<T> Drop for LeaveOnDrop<'_, T> {
-    fn drop(&mut self) {
-        let mut state = self.queue.lock();
-        let head = state.not_before();
-        let (mine, leader) = state.waiters.leave(self.ticket, head);
-        drop(state);
-        drop(mine);
-        leader.into_iter().for_each(Waker::wake);
     }
 }
 

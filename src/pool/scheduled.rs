@@ -334,15 +334,13 @@ impl Executor for ScheduledThreadPool {
     ///
     /// The calling thread, which is often a tick thread, is never held back.
     fn execute(&self, task: DueTask) -> Result<(), Rejected> {
-        let now = self.now();
-        let enqueued = self.shared().enqueue(now, now, false, task);
+        let (shared, now) = (self.shared(), self.now());
+        let enqueued = shared.enqueue(now, now, false, task);
         enqueued.map(drop).map_err(|(reason, task)| match reason {
             // For good, because nothing reopens a pool (S30).
-            ScheduleError::Closed if self.shared().lifecycle.is_shut_now() => {
-                Rejected::for_good(task)
-            }
+            ScheduleError::Closed if shared.lifecycle.is_shut_now() => Rejected::for_good(task),
             ScheduleError::Closed => {
-                Rejected::finishing(task, self.shared().threads.pool.has_this_thread())
+                Rejected::finishing(task, shared.threads.pool.has_this_thread())
             }
             _ => Rejected::new(task),
         })

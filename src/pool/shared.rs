@@ -15,9 +15,8 @@ use super::queue::{DelayedWorkQueue, SHORT};
 use super::task::{PoolTask, Returns};
 use super::workers::Threads;
 use crate::ScheduleError;
-use crate::backpressure::{Backpressure, Flow, PendingLimit};
-use crate::job::{Job, Owner, Position, Run, Work};
-use crate::wheel::Wheel;
+use crate::backpressure::{Backpressure, PendingLimit};
+use crate::job::{AtomicPosition, Job, Owner, Position, Run, Work};
 
 /// A thread that brings tasks is held back when the head of the queue is overdue by more than this, and more than
 /// [`AHEAD`] tasks are.
@@ -71,7 +70,7 @@ impl Shared {
         let returns = Returns { shared: Arc::clone(self), result: ResultCell::new() };
         let task = Job::new(returns, work);
         let queued = Arc::<PoolTask<W>>::clone(&task);
-        let offered = self.offer(queued, deadline, now);
+        let offered = self.offer(queued, task.position(), deadline, now);
         // If a shutdown came in between, it may have searched the queue before the task was there.
         let may_run = self.lifecycle.may_run(W::IS_PERIODIC, deadline <= now);
         let reason = match offered {
@@ -99,18 +98,16 @@ impl Shared {
         Err((reason, work))
     }
 
-    /// Puts a task into the queue, and notes its key. Returns the head's deadline if the queue is long and behind, or the task
+    /// Puts a task into the queue, and notes its key in its position. Returns the head's deadline if the queue is long and behind, or the task
     /// if the queue is closed.
     pub(super) fn offer(
         &self,
         task: QueuedTask,
+        position: &AtomicPosition,
         deadline: Instant,
         now: Instant,
     ) -> Result<Option<Instant>, QueuedTask> {
-        let note = |tasks: &Wheel<QueuedTask>, key| {
-            let task = tasks.get(key);
-            task.into_iter().for_each(|task| task.position().set(Position::Delayed(key)));
-        };
+        let note = |key| position.set(Position::Delayed(key));
         self.queue.offer_noted(deadline, task, Some(now), note)
     }
 
@@ -130,9 +127,7 @@ impl Shared {
         if is_late && !self.threads.pool.has_this_thread() {
             self.pressure.hold_back(|| {
                 let now = self.now();
-                let head_by = now.checked_sub(LATE).unwrap_or(now);
-                let (overdue, passed) = self.queue.overdue(now, head_by);
-                Flow { ahead: overdue as u64, passed }
+                self.queue.flow(now, now.checked_sub(LATE).unwrap_or(now))
             });
         }
     }
@@ -200,11 +195,6 @@ impl Lifecycle {
         Lifecycle { word: AtomicU64::new(policy.bits()) }
     }
 
-    #[inline]
-    fn word(&self) -> u64 {
-        self.word.load(Ordering::SeqCst)
-    }
-
     /// Counts a task in. Returns false if the pool is shut down; the task has to leave in both cases.
     #[inline]
     fn enter(&self) -> bool {
@@ -225,19 +215,19 @@ impl Lifecycle {
     }
 
     pub(super) fn is_shut(&self) -> bool {
-        self.word() & SHUT != 0
+        self.word.load(Ordering::SeqCst) & SHUT != 0
     }
 
     /// Returns true if no task may start any more.
     pub(super) fn is_shut_now(&self) -> bool {
-        self.word() & NOW != 0
+        self.word.load(Ordering::SeqCst) & NOW != 0
     }
 
     /// Returns true if a task that waits may still run. A one-shot that is due is not delayed any more, so the policy
     /// does not stop it.
     #[inline]
     pub(super) fn may_run(&self, is_periodic: bool, is_due: bool) -> bool {
-        let word = self.word();
+        let word = self.word.load(Ordering::SeqCst);
         let policy = ShutdownPolicy::from_bits(word & POLICY);
         let is_left =
             if is_periodic { policy.continue_periodic } else { policy.run_delayed || is_due };
@@ -250,7 +240,7 @@ impl Lifecycle {
     }
 
     pub(super) fn policy(&self) -> ShutdownPolicy {
-        ShutdownPolicy::from_bits(self.word() & POLICY)
+        ShutdownPolicy::from_bits(self.word.load(Ordering::SeqCst) & POLICY)
     }
 
     fn set_policy(&self, policy: ShutdownPolicy) {

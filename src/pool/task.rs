@@ -23,7 +23,7 @@ use crate::observe::trace;
 use crate::{Cancel, Cancellable, PanicHook};
 
 /// A task as its handles have it. It keeps its pool alive until it has ended.
-pub(super) type PoolTask<W> = Job<W, Shared, Returns<<W as Work>::Output>>;
+pub(super) type PoolTask<W> = Job<W, Returns<<W as Work>::Output>>;
 
 /// The pool of a task, and where the result goes.
 pub(super) struct Returns<T> {
@@ -31,7 +31,9 @@ pub(super) struct Returns<T> {
     pub(super) result: ResultCell<T>,
 }
 
-impl<T: Send + 'static> OwnerRef<Shared, T> for Returns<T> {
+impl<T: Send + 'static> OwnerRef<T> for Returns<T> {
+    type Owner = Shared;
+
     fn get(&self) -> Option<impl Deref<Target = Shared>> {
         Some(&*self.shared)
     }
@@ -52,7 +54,8 @@ pub(super) fn run(shared: &Shared, task: QueuedTask) {
     let mut put_back = |Next { due, ended }| {
         // A shutdown may have searched the queue while the task ran, so it is asked again afterwards.
         let may_repeat = || shared.lifecycle.may_repeat();
-        let offer = || shared.offer(Arc::clone(&task), due.max(ended), ended); // not by the plan alone
+        // Not by the plan alone.
+        let offer = || shared.offer(Arc::clone(&task), task.position(), due.max(ended), ended);
         is_in = may_repeat() && offer().is_ok() && may_repeat();
     };
     if task.run(shared, &mut put_back) == Ran::Again && !is_in {

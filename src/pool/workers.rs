@@ -106,13 +106,26 @@ impl Shared {
 
     #[cold]
     fn start(self: &Arc<Self>) -> bool {
-        let (number, worker) = match self.reserve() {
-            Ok(reserved) => reserved,
-            Err(answer) => return answer,
-        };
+        let mut count = lock_std(&self.threads.count);
+        if self.queue.is_closed() {
+            return true; // there is nothing left to do, and the pool may have terminated already
+        }
+        let limit = self.settings.threads;
+        if count.running == limit && self.threads.core == limit {
+            self.threads.is_full.store(true, Ordering::Relaxed);
+        }
+        if (count.running > 0 || IN_FACTORY.get()) && count.running + count.starting >= limit {
+            return count.running > 0;
+        }
+        count.starting += 1;
+        count.started += 1;
+        let name = format!("{}-{}", self.threads.name, count.started);
+        drop(count); // the factory is user code
+        let (shared, state) = (Arc::clone(self), Mutex::new(WorkerState::Starting));
+        let worker = Arc::new(Worker { shared, state });
         let worker_of_thread = Arc::clone(&worker);
         let work: Box<dyn FnOnce() + Send> = Box::new(move || worker_of_thread.work());
-        let builder = thread::Builder::new().name(format!("{}-{number}", self.threads.name));
+        let builder = thread::Builder::new().name(name);
         let before = IN_FACTORY.replace(true);
         let has_started = matches!(caught(|| (self.settings.factory)(builder, work)), Ok(Ok(())));
         IN_FACTORY.set(before);
@@ -126,26 +139,6 @@ impl Shared {
         let running = lock_std(&self.threads.count).running;
         self.threads.pool.set_available(running);
         running > 0
-    }
-
-    /// Counts one thread more as starting, and returns it with its number. If there may be none, the error says whether that
-    /// is well.
-    fn reserve(self: &Arc<Self>) -> Result<(usize, Arc<Worker>), bool> {
-        let mut count = lock_std(&self.threads.count);
-        if self.queue.is_closed() {
-            return Err(true); // there is nothing left to do, and the pool may have terminated already
-        }
-        let limit = self.settings.threads;
-        if count.running == limit && self.threads.core == limit {
-            self.threads.is_full.store(true, Ordering::Relaxed);
-        }
-        if (count.running > 0 || IN_FACTORY.get()) && count.running + count.starting >= limit {
-            return Err(count.running > 0);
-        }
-        count.starting += 1;
-        count.started += 1;
-        let (shared, state) = (Arc::clone(self), Mutex::new(WorkerState::Starting));
-        Ok((count.started, Arc::new(Worker { shared, state })))
     }
 
     // ----- the end -------------------------------------------------------------------------
@@ -176,22 +169,6 @@ impl Shared {
     }
 }
 
-/// Counts a thread as idle until it is dropped, also if the clock panics.
-struct Idle<'a>(&'a AtomicUsize);
-
-impl Idle<'_> {
-    fn new(idle: &AtomicUsize) -> Idle<'_> {
-        idle.fetch_add(1, Ordering::Relaxed);
-        Idle(idle)
-    }
-}
-
-impl Drop for Idle<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 /// One thread. It is owned by the thread itself, and in the meantime by the call that starts it.
 struct Worker {
     shared: Arc<Shared>,
@@ -214,43 +191,50 @@ impl Worker {
             return;
         }
         self.shared.threads.pool.join();
-        let (hook, mut is_blind) = (&self.shared.settings.on_panic, false);
+        let mut is_blind = false;
         loop {
-            match hook.catch(None, || self.next_task()) {
-                Some(Some(task)) => {
+            match self.next_task() {
+                Ok(Some(task)) => {
                     is_blind = false;
                     let _runs = runs(Arc::as_ptr(&task).cast::<()>().addr());
                     task::run(&self.shared, task);
                 }
-                Some(None) => return,
-                None if is_blind => rest_blind(),
-                None => is_blind = true, // a clock that has panicked once is asked again at once
+                Ok(None) => return,
+                Err(()) if is_blind => rest_blind(),
+                Err(()) => is_blind = true, // a clock that has panicked once is asked again at once
             }
         }
     }
 
-    /// Waits for a task that is due. Returns `None` if the thread is to end.
-    fn next_task(&self) -> Option<QueuedTask> {
+    /// Waits for a task that is due, and sees to the tasks that are left behind. Returns `None` if the thread is to end, and
+    /// an error if the clock has panicked, which the hook was told.
+    fn next_task(&self) -> Result<Option<QueuedTask>, ()> {
         let (queue, threads) = (&self.shared.queue, &self.shared.threads);
+        let hook = &self.shared.settings.on_panic;
         if threads.is_full.load(Ordering::Relaxed) {
-            return queue.take();
+            return hook.catch(None, || queue.take()).ok_or(());
         }
-        let idle = Idle::new(&threads.idle);
+        threads.idle.fetch_add(1, Ordering::Relaxed);
+        let next = hook.catch(None, || self.wait_while_idle()).ok_or(());
+        threads.idle.fetch_sub(1, Ordering::Relaxed);
+        if matches!(next, Ok(Some(_))) && !queue.is_empty() {
+            self.shared.start_if_needed();
+        }
+        next
+    }
+
+    fn wait_while_idle(&self) -> Option<QueuedTask> {
+        let queue = &self.shared.queue;
         let keep_alive = self.shared.settings.keep_alive.unwrap_or(KEEP_ALIVE);
         let mut longest = keep_alive.max(FIRST_LOOK);
-        let task = loop {
-            let Some(needed) = self.time_needed() else { break queue.take() };
+        loop {
+            let Some(needed) = self.time_needed() else { return queue.take() };
             let task = queue.poll_timeout(needed.min(longest).saturating_add(keep_alive));
             longest = longest.saturating_mul(2);
             if task.is_some() || queue.is_closed() || self.may_end() {
-                break task;
+                return task;
             }
-        };
-        drop(idle);
-        if task.is_some() && !queue.is_empty() {
-            self.shared.start_if_needed(); // for the tasks that are left behind
         }
-        task
     }
 
     /// Returns for how long the thread is needed though it is idle, or `None` if it stays.

@@ -292,7 +292,7 @@ mod tests {
     #[test]
     #[cfg(all(target_os = "linux", not(feature = "tracing")))] // which adds a span
     fn a_job_of_two_words_fits_into_a_cache_line() {
-        let size = size_of::<Job<Once<[usize; 2]>, dyn TaskQueue>>();
+        let size = size_of::<Job<Once<[usize; 2]>, Weak<dyn TaskQueue>>>();
         assert!(size <= 64, "{size}; with its counts it takes 16 bytes more");
     }
 

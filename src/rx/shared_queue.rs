@@ -29,12 +29,12 @@ use std::time::Instant;
 use super::delayed::Entry;
 use super::drain;
 use super::worker::TaskQueue;
-use crate::backpressure::{Backpressure, Flow, PendingLimit};
+use crate::backpressure::{Backpressure, PendingLimit};
 use crate::job::{AtomicPosition, Due, Next, Owner, Position, Ran};
 use crate::platform::panics::rest_blind;
 use crate::platform::sync::lock_std;
 use crate::pool::DelayedWorkQueue;
-use crate::wheel::{Wheel, WheelKey};
+use crate::wheel::WheelKey;
 use crate::{Clock, PanicHook, ScheduleError};
 
 /// With more tasks than this overdue, the threads that bring them are held back, if the queue has a thread of its own.
@@ -138,7 +138,7 @@ impl Member {
     fn insert(&self, job: &Entry, due: Instant, now: Instant) -> Option<bool> {
         let mut own = self.own();
         let me = self.me.upgrade().filter(|_| !own.is_disposed)?;
-        let waits = |_: &Wheel<Queued>, key: WheelKey| {
+        let waits = |key: WheelKey| {
             job.position().set(Position::Delayed(key));
             own.waiting.insert(key.to_bits(), Arc::clone(job));
         };
@@ -232,8 +232,7 @@ impl TaskQueue for Member {
         } else if is_behind && may_wait && drain::this_thread().drains == 0 {
             let look = || {
                 let now = self.now();
-                let (overdue, passed) = queue.tasks.overdue(now, now);
-                Flow { ahead: overdue as u64, passed }
+                queue.tasks.flow(now, now)
             };
             // The task is in, so a clock that panics ends the wait, and not the call.
             self.hook.catch(None, || queue.pressure.hold_back(look));
