@@ -20,7 +20,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use super::driver::Driver;
-use super::in_force;
+use super::in_force::{self, Guard};
 use crate::clock::parking::Sleeper;
 use crate::error::Stalled;
 
@@ -143,7 +143,7 @@ impl Driver {
             return Err(Stalled { pending: 0, is_inside_a_task: true });
         }
         // So that the functions of `time` inside of the future keep time by this driver.
-        let _in_force = self.enter();
+        let _in_force = Guard::driven(&self.scheduler, self.shared.id);
         let mut future = pin!(future.into_future());
         let sleeper = Sleeper::new();
         let woken = Woken { flag: AtomicBool::new(false), sleeper: sleeper.waker() };
@@ -164,7 +164,7 @@ impl Driver {
             }
         };
         // A stop may have come in the last poll, and no turn follows.
-        self.cell.end_if_stopped();
+        self.end_if_stopped();
         self.resume_panic();
         result
     }
