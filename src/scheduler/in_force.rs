@@ -292,16 +292,8 @@ fn paused() -> Option<Rc<Paused>> {
     Here::look(|here| here.paused.clone())
 }
 
-/// What [`pause`], [`resume`] and [`advance`] found.
-pub(crate) enum Time {
-    Changed,
-    WasSo,
-    /// The thread is in a [`Driver::block_on`], whose time is virtual already.
-    Driven,
-}
-
 /// Returns true if a `Driver::block_on` in virtual time decides about the time of the calling thread.
-fn is_driven() -> bool {
+pub(crate) fn is_driven() -> bool {
     let driver = Here::look(|here| match here.innermost() {
         Some(Guarded::Driven(_, scheduler)) if here.paused.is_none() => Some(scheduler.clone()),
         _ => None,
@@ -310,14 +302,10 @@ fn is_driven() -> bool {
     driver.is_some_and(|driver| !driver.shared().watch.is_in_real_time)
 }
 
-/// Puts a virtual clock on the calling thread.
-pub(crate) fn pause() -> Time {
-    // Inside a `Driver::block_on` time is virtual already, and a second clock would stand still beside it.
-    if is_driven() {
-        return Time::Driven;
-    }
+/// Puts a virtual clock on the calling thread. Returns false if it has one.
+pub(crate) fn pause() -> bool {
     if paused().is_some() {
-        return Time::WasSo;
+        return false;
     }
     let clock = ManualClock::new();
     // From the time that was in force, so instants never go back.
@@ -327,14 +315,13 @@ pub(crate) fn pause() -> Time {
     let last = RefCell::new(None);
     let paused = Rc::new(Paused { scheduler: scheduler.for_futures(), driver, last });
     drop(Here::change(|here| here.paused.replace(paused)));
-    Time::Changed
+    true
 }
 
-/// Has the time of the calling thread run on from where it stands. The sleeps on the virtual clock go over to that time.
-pub(crate) fn resume() -> Time {
-    let Some(paused) = Here::change(|here| here.paused.take()).flatten() else {
-        return if is_driven() { Time::Driven } else { Time::WasSo };
-    };
+/// Has the time of the calling thread run on from where its virtual clock stands. The sleeps on that clock go over to that
+/// time. Returns false if it has no virtual clock.
+pub(crate) fn resume() -> bool {
+    let Some(paused) = Here::change(|here| here.paused.take()).flatten() else { return false };
     let clock = Resumed { stood_at: paused.driver.now(), at: Instant::now() };
     let resumed = Scheduler::builder().clock(clock).thread_name("tickwheel-resumed").build();
     let resumed = resumed.ok().map(|scheduler| scheduler.for_futures());
@@ -343,7 +330,7 @@ pub(crate) fn resume() -> Time {
     successor.into_iter().for_each(|next| _ = paused.scheduler.service.life.successor.set(next));
     drop(Here::change(|here| std::mem::replace(&mut here.resumed, resumed)));
     drop(paused.scheduler.close()); // it wakes the sleeps
-    Time::Changed
+    true
 }
 
 /// The time of a thread after [`resume`]: it runs on from where the virtual clock stood, so instants never go back.
@@ -373,16 +360,9 @@ impl Clock for Resumed {
     }
 }
 
-/// Moves the virtual clock of the calling thread.
-pub(crate) fn advance(duration: Duration) -> Time {
-    match paused() {
-        Some(paused) => {
-            paused.driver.advance(duration);
-            Time::Changed
-        }
-        None if is_driven() => Time::Driven,
-        None => Time::WasSo,
-    }
+/// Moves the virtual clock of the calling thread. Returns false if it has none.
+pub(crate) fn advance(duration: Duration) -> bool {
+    paused().map(|paused| paused.driver.advance(duration)).is_some()
 }
 
 /// Notes that a sleep which was polled on this thread waits.
