@@ -13,13 +13,12 @@
 //! No task runs and no task is dropped under the lock (S11).
 
 use std::collections::VecDeque;
-use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use super::due::{AHEAD, DueTask, Origin, Rejected};
+use super::due::{AHEAD, DueTask, Origin, Refusal, Rejected};
 use super::{DueBatch, Executor};
 use crate::executor::deadlock::PoolThreads;
 use crate::platform::impls::impl_debug;
@@ -167,40 +166,26 @@ impl ThreadPool {
 
     // ----- tasks come in -------------------------------------------------------------------
 
-    /// Queues work. Returns it if the pool is shut down, or has no thread and none can be started.
-    fn push(&self, work: Work) -> Result<(), Work> {
+    /// Queues work. Returns it with the refusal if the pool is shut down, or has no thread and none can be started.
+    fn push(&self, work: Work) -> Result<(), (Work, Refusal)> {
         let mut queue = lock_std(&self.shared.queue);
         if queue.is_closing {
-            return Err(work);
+            let goes_on_here = self.shared.threads.has_this_thread();
+            let finishing = Refusal::Finishing { goes_on_here };
+            let refusal = if queue.is_terminated() { Refusal::ForGood } else { finishing };
+            return Err((work, refusal));
         }
-        // A thread starts only if none is idle, up to the limit.
-        let no_thread = queue.idle == 0
-            && queue.threads < self.shared.threads.limit()
-            && self.shared.start_thread(&mut queue).is_err();
         // With at least one thread the work waits in the queue, however few the system starts.
-        if no_thread && queue.threads == 0 {
-            return Err(work);
+        let is_first = queue.threads == 0;
+        if is_first && !self.shared.start_thread(&mut queue) {
+            return Err((work, Refusal::ForNow));
         }
         queue.work.push_back(work);
-        let wake = queue.idle > 0;
-        drop(queue);
-        if wake {
-            // One worker only, which wakes the next one. So the tick thread wakes at most one thread per batch.
-            self.shared.work.notify_one();
+        // One worker only, which wakes the next one. So the tick thread wakes at most one thread per batch.
+        if !is_first {
+            self.shared.wake_another(queue);
         }
         Ok(())
-    }
-
-    /// Refuses a task that could not be queued.
-    fn refuse(&self, task: DueTask) -> Rejected {
-        let queue = lock_std(&self.shared.queue);
-        let (is_closing, is_terminated) = (queue.is_closing, queue.is_terminated());
-        drop(queue);
-        match (is_closing, is_terminated) {
-            (false, _) => Rejected::new(task),
-            (true, false) => Rejected::finishing(task, self.shared.threads.has_this_thread()),
-            (true, true) => Rejected::for_good(task),
-        }
     }
 }
 
@@ -215,10 +200,10 @@ impl Executor for ThreadPool {
     /// Refuses a task [for good](Rejected::for_good) if the pool is [shut down](ThreadPool::shutdown), and for now if it has
     /// no thread and the system does not start one.
     fn execute(&self, task: DueTask) -> Result<(), Rejected> {
-        self.push(Work::Task(task)).map_err(|work| match work {
-            Work::Task(task) => self.refuse(task),
-            Work::Batch(_) => unreachable!("a single task was pushed"),
-        })
+        match self.push(Work::Task(task)) {
+            Err((Work::Task(task), refusal)) => Err(Rejected { task, refusal }),
+            _ => Ok(()),
+        }
     }
 
     fn execute_batch(&self, batch: &mut DueBatch) {
@@ -237,11 +222,12 @@ impl Executor for ThreadPool {
         let mut queued = lock_std(&self.shared.queue).take_spare();
         let fill = Arc::get_mut(&mut queued).expect("nobody else has a spare batch");
         fill.origin = Some(batch.take_all(&mut fill.due));
-        if let Err(Work::Batch(refused)) = self.push(Work::Batch(queued)) {
+        if let Err((Work::Batch(refused), refusal)) = self.push(Work::Batch(queued)) {
             // Each task goes back as refused. If the pool has no thread, the engine offers it again.
             let Some(origin) = &refused.origin else { return };
             for due in &refused.due {
-                batch.reject(self.refuse(DueTask::scheduled(origin.clone(), *due)));
+                let task = DueTask::scheduled(origin.clone(), *due);
+                batch.reject(Rejected { task, refusal });
             }
         }
     }
@@ -267,17 +253,18 @@ impl_debug!(ThreadPool, self,
 );
 
 impl Shared {
-    /// Starts a thread.
-    fn start_thread(self: &Arc<Self>, queue: &mut Queue) -> io::Result<()> {
+    /// Starts a thread. Returns false if the system does not.
+    fn start_thread(self: &Arc<Self>, queue: &mut Queue) -> bool {
         let shared = Arc::clone(self);
         let name = format!("{}-{}", self.name, queue.started + 1);
         // Under the lock, so that the count is right. It happens once for each thread.
-        let started = thread::Builder::new().name(name).spawn(move || shared.run_worker());
-        queue.threads += usize::from(started.is_ok());
-        queue.started += usize::from(started.is_ok());
-        let available = if started.is_ok() { self.threads.limit() } else { queue.threads };
+        let has_started =
+            thread::Builder::new().name(name).spawn(move || shared.run_worker()).is_ok();
+        queue.threads += usize::from(has_started);
+        queue.started += usize::from(has_started);
+        let available = if has_started { self.threads.limit() } else { queue.threads };
         self.threads.set_available(available);
-        started.map(drop)
+        has_started
     }
 
     /// The body of a worker thread.
@@ -330,7 +317,7 @@ impl Shared {
             drop(queue);
             self.work.notify_one();
         } else if queue.threads < self.threads.limit() {
-            let _ = self.start_thread(&mut queue);
+            self.start_thread(&mut queue);
         }
     }
 }
@@ -389,7 +376,7 @@ impl QueuedBatch {
             let index = self.taken.fetch_add(1, Ordering::Relaxed);
             let Some(due) = self.due.get(index) else { break };
             if let Some(soon) = self.due.get(index + AHEAD) {
-                origin.prefetch(*soon);
+                origin.owner.prefetch(*soon);
             }
             origin.run(*due);
         }
