@@ -52,10 +52,8 @@ pub struct PoolThreads {
 thread_local! {
     /// The number of the pool that the calling thread belongs to, or zero.
     static POOL: Cell<u64> = const { Cell::new(0) };
-    /// The address of the task that the calling thread runs, or zero.
-    static TASK: Cell<usize> = const { Cell::new(0) };
-    /// Those in whose runs that one is run, as by a driver that is turned in a task.
-    static OUTER_TASKS: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+    /// The addresses of the tasks that the calling thread runs: several, if a task turns a driver whose tasks run in it.
+    static TASKS: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
 impl PoolThreads {
@@ -99,32 +97,17 @@ impl PoolThreads {
 }
 
 /// A guard: the calling thread runs a task until it is dropped.
-pub(crate) struct RunsTask {
-    before: usize,
-}
+pub(crate) struct RunsTask(());
 
 /// Notes that the calling thread runs the task at this address, until the guard is dropped.
-#[inline]
 pub(crate) fn runs(task: usize) -> RunsTask {
-    let before = TASK.replace(task);
-    if before != 0 {
-        with_outer(|outer| outer.push(before));
-    }
-    RunsTask { before }
-}
-
-#[cold]
-fn with_outer(work: impl FnOnce(&mut Vec<usize>)) {
-    let _ = OUTER_TASKS.try_with(|outer| work(&mut outer.borrow_mut()));
+    let _ = TASKS.try_with(|tasks| tasks.borrow_mut().push(task));
+    RunsTask(())
 }
 
 impl Drop for RunsTask {
-    #[inline]
     fn drop(&mut self) {
-        TASK.set(self.before);
-        if self.before != 0 {
-            with_outer(|outer| _ = outer.pop());
-        }
+        let _ = TASKS.try_with(|tasks| tasks.borrow_mut().pop());
     }
 }
 
@@ -164,8 +147,7 @@ pub(crate) fn wait_for(
     if pool == 0 {
         return Some(Waiting(None));
     }
-    let mut runs = vec![TASK.get()];
-    with_outer(|outer| runs.extend_from_slice(outer));
+    let runs = TASKS.try_with(|tasks| tasks.borrow().clone()).unwrap_or_default();
     let by = by(); // before the lock: it may take another
     // Noted and checked under one lock. So if two waits close a circle together, the second one sees the first.
     let mut waits = lock_std(&WAITS);
