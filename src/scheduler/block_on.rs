@@ -27,11 +27,12 @@ use crate::error::Stalled;
 /// How often a thread looks for what others have scheduled, on a clock that runs by itself, while nothing is pending.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// The waker of the future that blocks a thread.
+/// The waker of the future that blocks a thread, and what the thread sleeps with.
+#[derive(Default)]
 struct Woken {
     /// The future was woken since its last poll. The swap that clears it acquires what the waker has released.
     flag: AtomicBool,
-    sleeper: Waker,
+    sleeper: Sleeper,
 }
 
 impl Wake for Woken {
@@ -41,7 +42,7 @@ impl Wake for Woken {
 
     fn wake_by_ref(self: &Arc<Self>) {
         self.flag.store(true, Ordering::Release);
-        self.sleeper.wake_by_ref();
+        self.sleeper.waker().wake();
     }
 }
 
@@ -49,7 +50,6 @@ impl Wake for Woken {
 struct Blocking<'a> {
     driver: &'a Driver,
     woken: Arc<Woken>,
-    sleeper: Sleeper,
     /// For how long it waits for other threads, in real time, before the clock jumps, and before it gives up.
     patience: Duration,
     /// It is the turn of the clock of `time::pause`.
@@ -145,15 +145,8 @@ impl Driver {
         // So that the functions of `time` inside of the future keep time by this driver.
         let _in_force = Guard::driven(&self.scheduler, self.shared.id);
         let mut future = pin!(future.into_future());
-        let sleeper = Sleeper::new();
-        let woken = Woken { flag: AtomicBool::new(false), sleeper: sleeper.waker() };
-        let blocking = Blocking {
-            driver: self,
-            woken: Arc::new(woken),
-            sleeper,
-            patience,
-            may_jump: Cell::new(true),
-        };
+        let (woken, may_jump) = (Arc::default(), Cell::new(true));
+        let blocking = Blocking { driver: self, woken, patience, may_jump };
         let waker = Waker::from(Arc::clone(&blocking.woken));
         let result = loop {
             if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
@@ -192,8 +185,8 @@ impl Blocking<'_> {
             if !self.driver.moves_clock_to(self.driver.reading()) {
                 // It runs by itself. Another thread may schedule, so nothing is waited for in one go.
                 match next {
-                    Some(next) => self.driver.sleep_towards(next, &self.sleeper),
-                    None => self.sleeper.sleep_for(LOOK),
+                    Some(next) => self.driver.sleep_towards(next, &self.woken.sleeper),
+                    None => self.woken.sleeper.sleep_for(LOOK),
                 }
                 continue;
             }
@@ -231,7 +224,7 @@ impl Blocking<'_> {
             if left.is_zero() {
                 break;
             }
-            self.sleeper.sleep_for(left);
+            self.woken.sleeper.sleep_for(left);
         }
     }
 }
