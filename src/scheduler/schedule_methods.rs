@@ -3,35 +3,17 @@
 //! Each of them computes the deadline first, wraps the closure in a [`Content`] (with its name or its span, if it has
 //! one), and passes it to `Shared::admit`.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Scheduler;
+use super::schedule_trait::Scheduled;
 use crate::clock::repeat::{Period, Repeat};
 use crate::clock::tick::Times;
-use crate::engine::shared::Shared;
 use crate::engine::slots::task::Repetition;
 use crate::engine::slots::{Content, InSpan, Named, Series};
 use crate::error::{ScheduleError, TryScheduleError};
-use crate::executor::numbered::NumberedExecutor;
 use crate::observe::trace;
 use crate::scheduler::handle::Cancellable;
-use crate::wheel::entry::TaskKey;
-
-/// Admits a task. A task that is refused is dropped. Not inlined, so that callers do not each get a copy of `admit`.
-#[inline(never)]
-fn admit_out_of_line<T: Content>(
-    shared: &Shared,
-    times: Times,
-    task: T,
-    repetition: Repetition,
-    own: Option<&Arc<NumberedExecutor>>,
-) -> Result<TaskKey, ScheduleError> {
-    shared.admit(times, task, repetition, own).map_err(|(reason, refused)| {
-        shared.hooks.catch(|| drop(refused)); // its panic must not cost the caller the reason
-        reason
-    })
-}
 
 impl Scheduler {
     // ----- one-shot ------------------------------------------------------------------------
@@ -89,7 +71,7 @@ impl Scheduler {
     where
         F: FnOnce() + Send + 'static,
     {
-        self.try_admit_once(self.shared().watch.after(delay), task)
+        self.admit_once_or(self.shared().watch.after(delay), task, TryScheduleError::new)
     }
 
     /// Like [`schedule_at`](Scheduler::schedule_at), but returns the task if it is not accepted.
@@ -115,62 +97,52 @@ impl Scheduler {
     where
         F: FnOnce() + Send + 'static,
     {
-        self.try_admit_once(self.shared().watch.at(instant), task)
+        self.admit_once_or(self.shared().watch.at(instant), task, TryScheduleError::new)
     }
 
-    fn try_admit_once<T: Content>(
-        &self,
-        times: Times,
-        task: T,
-    ) -> Result<Cancellable, TryScheduleError<T>> {
-        match trace::current_span() {
-            None => self.try_admit(times, task, Repetition::NONE, |task| task),
-            Some(span) => {
-                let task = InSpan { span, task };
-                self.try_admit(times, task, Repetition::NONE, |in_span| in_span.task)
-            }
-        }
-    }
-
-    /// Admits a task. If it is refused, `unwrap` makes of it what the user has brought.
-    fn try_admit<T: Content, F>(
-        &self,
-        times: Times,
-        task: T,
-        repetition: Repetition,
-        unwrap: impl FnOnce(T) -> F,
-    ) -> Result<Cancellable, TryScheduleError<F>> {
-        let shared = self.shared();
-        match shared.admit(times, task, repetition, self.own.as_ref()) {
-            Ok(key) => Ok(Cancellable::new(key, shared.id)),
-            Err((reason, task)) => Err(TryScheduleError::new(reason, unwrap(task))),
-        }
-    }
-
-    /// Admits a one-shot, which will run in the span of the calling thread.
+    /// Admits a one-shot. A task that is refused is dropped.
     #[inline]
-    pub(super) fn admit_once<T: Content>(
+    pub(super) fn admit_once<T: Content>(&self, times: Times, task: T) -> Scheduled {
+        self.admit_once_or(times, task, |reason, refused| self.drop_refused(reason, refused))
+    }
+
+    fn drop_refused<T>(&self, reason: ScheduleError, refused: T) -> ScheduleError {
+        self.shared().hooks.catch(|| drop(refused)); // its panic must not cost the caller the reason
+        reason
+    }
+
+    /// Admits a one-shot, which will run in the span of the calling thread. If it is refused, `refuse` makes the error.
+    #[inline]
+    fn admit_once_or<T: Content, E>(
         &self,
         times: Times,
         task: T,
-    ) -> Result<Cancellable, ScheduleError> {
+        refuse: impl FnOnce(ScheduleError, T) -> E,
+    ) -> Result<Cancellable, E> {
         // Only a task that is scheduled inside a span carries one, which costs room in its holder.
-        match trace::current_span() {
-            None => self.admit(times, task, Repetition::NONE),
-            Some(span) => self.admit(times, InSpan { span, task }, Repetition::NONE),
-        }
+        let Some(span) = trace::current_span() else {
+            return self.admit_or(times, task, Repetition::NONE, refuse);
+        };
+        self.admit_or(times, InSpan { span, task }, Repetition::NONE, |reason, refused| {
+            self.shared().hooks.catch(|| drop(refused.span)); // a subscriber is user code
+            refuse(reason, refused.task)
+        })
     }
 
-    /// Admits a task. The handle is made here, inlined into the caller, so that it is built in its final place.
-    #[inline]
-    fn admit<T: Content>(
+    /// Admits a task. If it is refused, `refuse` makes the error. Not inlined, so that callers do not each get a copy of
+    /// `Shared::admit`.
+    #[inline(never)]
+    fn admit_or<T: Content, E>(
         &self,
         times: Times,
         task: T,
         repetition: Repetition,
-    ) -> Result<Cancellable, ScheduleError> {
-        let key = admit_out_of_line(self.shared(), times, task, repetition, self.own.as_ref())?;
-        Ok(Cancellable::new(key, self.shared().id))
+        refuse: impl FnOnce(ScheduleError, T) -> E,
+    ) -> Result<Cancellable, E> {
+        let shared = self.shared();
+        let admitted = shared.admit(times, task, repetition, self.own.as_ref());
+        let key = admitted.map_err(|(reason, task)| refuse(reason, task))?;
+        Ok(Cancellable::new(key, shared.id))
     }
 
     // ----- repeating -----------------------------------------------------------------------
@@ -305,21 +277,24 @@ impl Scheduler {
         let Some(repetition) = Repetition::of(period) else {
             return Err(TryScheduleError::new(ScheduleError::ZeroPeriod, task));
         };
-        let times = self.shared().watch.after(initial);
-        self.try_admit(times, Series(task), repetition, |Series(task)| task)
+        let back = |reason, Series(task)| TryScheduleError::new(reason, task);
+        self.admit_or(self.shared().watch.after(initial), Series(task), repetition, back)
     }
 
-    pub(super) fn admit_series(
+    /// Admits a series. A task that is refused is dropped.
+    pub(super) fn admit_series<T: Content>(
         &self,
         initial: Duration,
         period: Period,
-        task: impl Content,
-    ) -> Result<Cancellable, ScheduleError> {
-        let Some(repetition) = Repetition::of(period) else {
-            self.shared().hooks.catch(|| drop(task));
-            return Err(ScheduleError::ZeroPeriod);
-        };
-        self.admit(self.shared().watch.after(initial), task, repetition)
+        task: T,
+    ) -> Scheduled {
+        let refuse = |reason, refused| self.drop_refused(reason, refused);
+        match Repetition::of(period) {
+            Some(repetition) => {
+                self.admit_or(self.shared().watch.after(initial), task, repetition, refuse)
+            }
+            None => Err(refuse(ScheduleError::ZeroPeriod, task)),
+        }
     }
 
     // ----- with a name (S31) ---------------------------------------------------------------
