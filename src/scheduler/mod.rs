@@ -80,10 +80,6 @@ pub struct Scheduler {
 /// close.
 struct Service {
     shared: Arc<Shared>,
-    /// The engine of a driven scheduler. If the scheduler has a tick thread, there is none here.
-    driven: Weak<EngineCell>,
-    /// The pool that the scheduler's executor runs tasks on, if it is one of this crate's.
-    threads: Option<PoolThreads>,
     /// Of futures: the service of the handle that they come from.
     made_from: Option<Weak<Service>>,
     life: Arc<Life>,
@@ -92,6 +88,10 @@ struct Service {
 /// What handles and futures share: when it is dropped, the service stops (S24).
 struct Life {
     shared: Arc<Shared>,
+    /// The engine of a driven scheduler. If the scheduler has a tick thread, there is none here.
+    driven: Weak<EngineCell>,
+    /// The pool that the scheduler's executor runs tasks on, if it is one of this crate's.
+    threads: Option<PoolThreads>,
     /// To which scheduler futures go over when this one is closed, if its time goes on there.
     successor: OnceLock<Arc<Scheduler>>,
 }
@@ -209,10 +209,9 @@ impl Scheduler {
         threads: Option<PoolThreads>,
     ) -> Scheduler {
         // Apart from the service, because the services of futures share it: the scheduler ends with the last of them.
-        let life = Life { shared: Arc::clone(&shared), successor: OnceLock::new() };
-        let life = Arc::new(life);
-        let service = Service { shared, driven, threads, made_from: None, life };
-        Scheduler::of(Arc::new(service), None)
+        let successor = OnceLock::new();
+        let life = Arc::new(Life { shared: Arc::clone(&shared), driven, threads, successor });
+        Scheduler::of(Arc::new(Service { shared, made_from: None, life }), None)
     }
 
     fn of(service: Arc<Service>, own: Option<Arc<NumberedExecutor>>) -> Scheduler {
@@ -286,10 +285,8 @@ impl Scheduler {
     }
 
     fn with_own_service(&self, made_from: Option<Weak<Service>>) -> Scheduler {
-        let Service { shared, driven, threads, life, .. } = &*self.service;
-        let (shared, driven, life) = (Arc::clone(shared), Weak::clone(driven), Arc::clone(life));
-        let service = Service { shared, driven, threads: threads.clone(), made_from, life };
-        Scheduler::of(Arc::new(service), self.own.clone())
+        let (shared, life) = (Arc::clone(self.shared()), Arc::clone(&self.service.life));
+        Scheduler::of(Arc::new(Service { shared, made_from, life }), self.own.clone())
     }
 
     /// Returns a handle that does not keep the service alive.
@@ -301,7 +298,7 @@ impl Scheduler {
     pub(crate) fn threads(&self) -> Option<PoolThreads> {
         match &self.own {
             Some(own) => own.executor.threads(),
-            None => self.service.threads.clone(),
+            None => self.service.life.threads.clone(),
         }
     }
 
@@ -370,7 +367,7 @@ impl Scheduler {
         shared.stop();
         // A driven engine has no thread that would see the stop. A turn that is under way sees it by itself.
         if !shared.is_turned_here() {
-            self.service.driven.upgrade().iter().for_each(|engine| engine.end());
+            self.service.life.driven.upgrade().iter().for_each(|engine| engine.end());
         }
         stopping
     }
