@@ -56,20 +56,6 @@ const WHEEL_SIZE: usize = 4096;
 const LONGEST_EXACT_BUCKET: Duration = Duration::from_millis(1);
 
 impl Builder {
-    pub(super) fn new() -> Builder {
-        Builder {
-            tick: Duration::from_millis(1),
-            wheel_size: WHEEL_SIZE,
-            precision: Precision::default(),
-            executor: None,
-            clock: None,
-            thread_name: None,
-            max_pending: None,
-            shutdown_timeout: Duration::from_secs(5),
-            hooks: Hooks::default(),
-        }
-    }
-
     /// Sets how long a tick is. It must be above zero. A tick of more than 18 years is shortened to that. By default, a
     /// tick is 1 ms.
     pub fn tick(mut self, tick: Duration) -> Builder {
@@ -207,8 +193,8 @@ impl Builder {
         let engine = self.build_engine(clock, executor, Doorbell::new(None), false)?;
         let shared = Arc::clone(&engine.shared);
         let cell = EngineCell::new(engine);
-        let scheduler = Scheduler::from_shared(shared, Arc::downgrade(&cell), threads);
-        let driver = Driver::new(cell, &scheduler);
+        let scheduler = Scheduler::from_shared(Arc::clone(&shared), Arc::downgrade(&cell), threads);
+        let driver = Driver { shared, cell, scheduler: scheduler.downgrade() };
         Ok((scheduler, driver))
     }
 
@@ -246,7 +232,17 @@ fn chosen<C: Clock>(clock: C) -> ChosenClock {
 /// Returns the same as [`Scheduler::builder`].
 impl Default for Builder {
     fn default() -> Builder {
-        Builder::new()
+        Builder {
+            tick: Duration::from_millis(1),
+            wheel_size: WHEEL_SIZE,
+            precision: Precision::default(),
+            executor: None,
+            clock: None,
+            thread_name: None,
+            max_pending: None,
+            shutdown_timeout: Duration::from_secs(5),
+            hooks: Hooks::default(),
+        }
     }
 }
 

@@ -16,8 +16,8 @@ use crate::engine::{Engine, Next};
 use crate::platform::impls::impl_debug;
 use crate::platform::panics::caught;
 use crate::platform::sync::{Mutex, lock};
+use crate::scheduler::WeakScheduler;
 use crate::scheduler::leftovers::{Leftovers, Stopping};
-use crate::scheduler::{Scheduler, WeakScheduler};
 
 /// Turns a scheduler that has no thread: what [`Builder::build_driven`](crate::Builder::build_driven) returns beside
 /// the scheduler.
@@ -57,7 +57,7 @@ use crate::scheduler::{Scheduler, WeakScheduler};
 #[must_use = "dropping the driver ends its scheduler: keep it, and call `turn` or `advance`"]
 pub struct Driver {
     pub(super) shared: Arc<Shared>,
-    cell: Arc<EngineCell>,
+    pub(super) cell: Arc<EngineCell>,
     pub(super) scheduler: WeakScheduler,
 }
 
@@ -102,11 +102,6 @@ fn turn_until_done(engine: &mut Engine) -> Next {
 }
 
 impl Driver {
-    pub(super) fn new(cell: Arc<EngineCell>, scheduler: &Scheduler) -> Driver {
-        let shared = Arc::clone(scheduler.shared());
-        Driver { shared, cell, scheduler: scheduler.downgrade() }
-    }
-
     /// Does the last turn if a stop has come while the engine was out. A call that does not tell its caller to turn again
     /// at once ends with this.
     pub(super) fn end_if_stopped(&self) {

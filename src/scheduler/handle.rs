@@ -450,15 +450,10 @@ impl Clone for TaskHandle {
         if self.is_cancelled() {
             outcome.store(true, Ordering::Relaxed);
         }
-        let shared_outcome = OnceBox::new();
-        let _ = shared_outcome.set(Box::new(Arc::clone(outcome))); // it is new, so it is empty
-        TaskHandle {
-            key: self.key,
-            scheduler: self.scheduler,
-            cancelled: AtomicBool::new(false),
-            is_shared: AtomicBool::new(true),
-            shared_outcome,
-        }
+        let mut clone = TaskHandle::new(self.key, self.scheduler);
+        clone.is_shared = AtomicBool::new(true);
+        let _ = clone.shared_outcome.set(Box::new(Arc::clone(outcome))); // it is new, so it is empty
+        clone
     }
 }
 

@@ -138,7 +138,7 @@ impl Scheduler {
 
     /// Returns a builder, which sets tick, executor, clock and other options.
     pub fn builder() -> Builder {
-        Builder::new()
+        Builder::default()
     }
 
     /// Returns a scheduler for the whole process, with the defaults. It is made on first use, and never ends, because
