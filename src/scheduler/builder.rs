@@ -48,13 +48,6 @@ pub struct Builder {
     hooks: Hooks,
 }
 
-/// At the default tick, one rotation of the wheel takes four seconds: most timeouts are shorter than that, or are
-/// cancelled before it has passed.
-const WHEEL_SIZE: usize = 4096;
-
-/// The longest bucket of a wheel with exact deadlines, whatever the tick is.
-const LONGEST_EXACT_BUCKET: Duration = Duration::from_millis(1);
-
 impl Builder {
     /// Sets how long a tick is. It must be above zero. A tick of more than 18 years is shortened to that. By default, a
     /// tick is 1 ms.
@@ -210,8 +203,9 @@ impl Builder {
         }
         let bucket = match self.precision {
             Precision::Tick => self.tick,
-            // The entries of the next bucket are sorted one by one, which would cost too much for a large bucket.
-            Precision::Exact => self.tick.min(LONGEST_EXACT_BUCKET),
+            // The entries of the next bucket are sorted one by one, which would cost too much for a bucket that is longer
+            // than this.
+            Precision::Exact => self.tick.min(Duration::from_millis(1)),
         };
         let timeline = Timeline::new(clock.now(), bucket).ok_or(BuildError::ZeroTick)?;
         let watch = Watch::new(clock, is_system, timeline, self.tick);
@@ -234,7 +228,9 @@ impl Default for Builder {
     fn default() -> Builder {
         Builder {
             tick: Duration::from_millis(1),
-            wheel_size: WHEEL_SIZE,
+            // At the default tick, one rotation of the wheel takes four seconds: most timeouts are shorter than that, or are
+            // cancelled before it has passed.
+            wheel_size: 4096,
             precision: Precision::default(),
             executor: None,
             clock: None,

@@ -90,7 +90,7 @@ impl Stopping {
     /// Wraps leftovers that were taken, and notes that this no longer waits.
     pub(super) fn leave_with(&mut self, taken: Vec<Leftover>) -> Leftovers {
         self.leave();
-        Leftovers::new(Arc::clone(&self.shared), taken)
+        Leftovers { shared: Arc::clone(&self.shared), tasks: taken.into_iter() }
     }
 
     /// Notes that it does not wait any more.
@@ -172,10 +172,6 @@ pub struct Leftovers {
 }
 
 impl Leftovers {
-    pub(crate) fn new(shared: Arc<Shared>, tasks: Vec<Leftover>) -> Leftovers {
-        Leftovers { shared, tasks: tasks.into_iter() }
-    }
-
     /// Returns how many tasks are left over.
     pub fn len(&self) -> usize {
         self.tasks.len()
@@ -305,10 +301,9 @@ impl PendingTask {
         self.shared.termination.runs_leftover(true);
         // A handle may cancel the task until it is claimed.
         let running = Running::claim_leftover(task.key);
-        let runs = running.is_some();
-        running.into_iter().for_each(|running| self.shared.run_claimed(running, due, false));
+        let has_run = running.map(|running| self.shared.run_claimed(running, due, false));
         self.shared.termination.runs_leftover(false);
-        runs
+        has_run.is_some()
     }
 
     /// Cancels the task. Returns false if one of its handles has cancelled it before.
@@ -382,34 +377,33 @@ impl PendingTask {
             // A task that was cancelled needs no room, so it cannot be refused.
             return Ok(Cancellable::cancelled(task.key, self.shared.id));
         }
-        let (shared, own) = (to.shared(), to.own.as_ref());
         // Room is reserved before the task leaves this scheduler, so a scheduler that is full leaves it where it is.
-        let mut reservation = shared.reserve()?;
+        let mut reservation = to.shared().reserve()?;
         if task.is_in_run {
             // The move has to wait for the end of the run, and keeps the room that was reserved.
-            let (shared_there, own_there) = (Arc::clone(shared), own.cloned());
+            let own = to.own.clone();
             let move_later = move |mut task: PendingTask| {
-                _ = task.move_to(reservation, &shared_there, own_there.as_ref(), true);
+                _ = task.move_to(reservation, own.as_ref(), true);
             };
             if self.defer_while_in_run(move_later) {
                 return Ok(Cancellable::new(task.key, self.shared.id));
             }
             // The run has ended in the meantime, and the reservation was dropped with `move_later`.
-            reservation = shared.reserve()?;
+            reservation = to.shared().reserve()?;
         }
-        self.move_to(reservation, shared, own, task.is_in_run)
+        self.move_to(reservation, to.own.as_ref(), task.is_in_run)
     }
 
-    /// Moves a task that is not in a run to another scheduler, onto this executor there. The task stays in its holder
-    /// and keeps its key, so its handles keep working.
+    /// Moves a task that is not in a run to the scheduler where room is reserved, onto this executor there. The task stays in
+    /// its holder and keeps its key, so its handles keep working.
     fn move_to(
         &mut self,
         reservation: Reservation,
-        shared: &Shared,
         executor: Option<&Arc<NumberedExecutor>>,
         was_in_run: bool,
     ) -> Result<Cancellable, ScheduleError> {
         let Some(task) = self.task else { return Ok(Cancellable::already_cancelled()) };
+        let shared = Arc::clone(&reservation.shared);
         let (here, there, from) = (self.shared.watch.now(), shared.watch.now(), self.shared.id);
         // A reset may move the deadline until the task is held, so the translation is called then.
         let deadline = move |deadline| there.after(remaining(deadline, here));
@@ -431,17 +425,10 @@ impl PendingTask {
         let shared = Arc::clone(&self.shared);
         let decision: Decision =
             Box::new(move |task| action(PendingTask { shared, task: Some(task) }));
-        match self.shared.termination.decide(task.key, decision) {
-            Ok(()) => {
-                self.task = None;
-                true
-            }
-            Err(unused) => {
-                drop(unused);
-                self.task = Some(Leftover { is_in_run: false, ..task }); // the run has ended in the meantime
-                false
-            }
-        }
+        let is_deferred = self.shared.termination.decide(task.key, decision).is_ok();
+        // If it is not, the run has ended in the meantime.
+        self.task = (!is_deferred).then_some(Leftover { is_in_run: false, ..task });
+        is_deferred
     }
 }
 
