@@ -185,18 +185,15 @@ fn is_stuck(waits: &[PoolWait], first: Awaited) -> bool {
     let mut next = 0;
     while let Some(Awaited { task, by }) = reached.get(next).cloned() {
         next += 1;
-        let needs = |wait: &&PoolWait| {
-            wait.runs.contains(&task) || by.as_ref().is_some_and(|by| wait.pool == by.pool)
-        };
-        let (runs_it, in_pool): (Vec<_>, Vec<_>) =
-            waits.iter().filter(needs).partition(|wait| wait.runs.contains(&task));
-        let goes_on = |by: &PoolThreads| in_pool.len() < by.available.load(Ordering::Relaxed);
-        if runs_it.is_empty() && by.as_ref().is_none_or(goes_on) {
-            // A thread goes on, or may go on: one of the pool does not wait, or the pool is not known.
-            return false;
-        }
         // A task that has started needs its own thread, and one in a queue any thread of its pool.
-        let needed = if runs_it.is_empty() { in_pool } else { runs_it };
+        let mut needed: Vec<_> = waits.iter().filter(|wait| wait.runs.contains(&task)).collect();
+        if needed.is_empty() {
+            let Some(by) = by else { return false }; // the pool is not known, so a thread may go on
+            needed.extend(waits.iter().filter(|wait| wait.pool == by.pool));
+            if needed.len() < by.available.load(Ordering::Relaxed) {
+                return false; // a thread of the pool does not wait
+            }
+        }
         for wait in needed {
             // A task may be reached by several ways, and a circle comes back to it. It is looked at once.
             if reached.iter().all(|known| known.task != wait.waits_for.task) {

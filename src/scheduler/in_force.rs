@@ -93,10 +93,7 @@ impl TimeSource {
     /// Returns true if it is this scheduler.
     #[cfg(feature = "hyper")]
     pub(crate) fn is(&self, scheduler: &Scheduler) -> bool {
-        match &self.0 {
-            Some(own) => Arc::ptr_eq(own.shared(), scheduler.shared()),
-            None => scheduler.is_global(),
-        }
+        self.known().is_some_and(|own| Arc::ptr_eq(own.shared(), scheduler.shared()))
     }
 }
 

@@ -274,14 +274,11 @@ impl Scheduler {
 
     /// Returns a handle for users, if this one is for futures: the one that it comes from, or a new one if that is gone.
     fn for_users(&self) -> Scheduler {
-        let made_from = self.service.made_from.as_ref().and_then(Weak::upgrade);
-        made_from.map_or_else(
-            || {
-                self.shared().termination.join_closers();
-                self.with_own_service(None)
-            },
-            |service| Scheduler::of(service, self.own.clone()),
-        )
+        if let Some(service) = self.service.made_from.as_ref().and_then(Weak::upgrade) {
+            return Scheduler::of(service, self.own.clone());
+        }
+        self.shared().termination.join_closers();
+        self.with_own_service(None)
     }
 
     fn with_own_service(&self, made_from: Option<Weak<Service>>) -> Scheduler {
