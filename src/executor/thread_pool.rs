@@ -84,6 +84,7 @@ enum Work {
     Task(DueTask),
 }
 
+#[derive(Default)]
 struct QueuedBatch {
     /// `None` while the batch is spare, so that it keeps no scheduler alive.
     origin: Option<Origin>,
@@ -219,7 +220,7 @@ impl Executor for ThreadPool {
             return; // others have taken its tasks
         }
         // The entries are copied into a batch of our own, because the engine fills its own anew at once.
-        let mut queued = lock_std(&self.shared.queue).take_spare();
+        let mut queued = lock_std(&self.shared.queue).spare.pop().unwrap_or_default();
         let fill = Arc::get_mut(&mut queued).expect("nobody else has a spare batch");
         fill.origin = Some(batch.take_all(&mut fill.due));
         if let Err((Work::Batch(refused), refusal)) = self.push(Work::Batch(queued)) {
@@ -341,12 +342,6 @@ impl Queue {
         self.work.pop_front()
     }
 
-    fn take_spare(&mut self) -> Arc<QueuedBatch> {
-        self.spare.pop().unwrap_or_else(|| {
-            Arc::new(QueuedBatch { origin: None, due: Vec::new(), taken: AtomicUsize::new(0) })
-        })
-    }
-
     /// Drops a worker's share in a batch that is used up. The last worker to do so makes the batch spare, and gets its
     /// scheduler, to be dropped outside of the lock.
     fn retire(&mut self, mut batch: Arc<QueuedBatch>) -> Option<Origin> {
@@ -375,9 +370,7 @@ impl QueuedBatch {
             // Relaxed: the queue's lock has published the batch, and each index is given out once.
             let index = self.taken.fetch_add(1, Ordering::Relaxed);
             let Some(due) = self.due.get(index) else { break };
-            if let Some(soon) = self.due.get(index + AHEAD) {
-                origin.owner.prefetch(*soon);
-            }
+            self.due.get(index + AHEAD).inspect(|soon| origin.owner.prefetch(**soon));
             origin.run(*due);
         }
     }

@@ -24,9 +24,6 @@ use super::in_force::{self, Guard};
 use crate::clock::parking::Sleeper;
 use crate::error::Stalled;
 
-/// How often a thread looks for what others have scheduled, on a clock that runs by itself, while nothing is pending.
-const LOOK: Duration = Duration::from_millis(1);
-
 /// The waker of the future that blocks a thread, and what the thread sleeps with.
 #[derive(Default)]
 struct Woken {
@@ -183,10 +180,11 @@ impl Blocking<'_> {
             }
             self.may_jump.set(true);
             if !self.driver.moves_clock_to(self.driver.reading()) {
-                // It runs by itself. Another thread may schedule, so nothing is waited for in one go.
+                // It runs by itself. Another thread may schedule, so nothing is waited for in one go. If nothing is pending,
+                // this thread looks for that each millisecond.
                 match next {
                     Some(next) => self.driver.sleep_towards(next, &self.woken.sleeper),
-                    None => self.woken.sleeper.sleep_for(LOOK),
+                    None => self.woken.sleeper.sleep_for(Duration::from_millis(1)),
                 }
                 continue;
             }
