@@ -119,16 +119,11 @@ struct PoolWait {
     /// The pool of the waiting thread, and the tasks that it runs, one inside of the other.
     pool: u64,
     runs: Vec<usize>,
-    waits_for: Awaited,
-    /// That of its sleeper.
-    waker: Waker,
-}
-
-/// A task that a thread waits for: its address, and the pool that runs it, if that is known.
-#[derive(Clone)]
-struct Awaited {
+    /// The address of the task that it waits for, and the pool that runs that one, if it is known.
     task: usize,
     by: Option<PoolThreads>,
+    /// That of its sleeper.
+    waker: Waker,
 }
 
 /// A guard: the calling thread waits for a task until it is dropped. `None` for a thread that belongs to no pool, because no
@@ -151,10 +146,9 @@ pub(crate) fn wait_for(
     let by = by(); // before the lock: it may take another
     // Noted and checked under one lock. So if two waits close a circle together, the second one sees the first.
     let mut waits = lock_std(&WAITS);
-    let (thread, waits_for) = (thread::current().id(), Awaited { task, by });
-    let waker = waker.clone();
-    waits.push(PoolWait { thread, pool, runs, waits_for: waits_for.clone(), waker });
-    if is_stuck(&waits, waits_for) {
+    let (thread, waker) = (thread::current().id(), waker.clone());
+    waits.push(PoolWait { thread, pool, runs, task, by, waker });
+    if waits.last().is_some_and(|mine| is_stuck(&waits, mine)) {
         waits.pop();
         return None;
     }
@@ -166,7 +160,7 @@ impl Waiting {
     pub(crate) fn is_stuck(&self) -> bool {
         let waits = lock_std(&WAITS);
         let mine = waits.iter().find(|wait| Some(wait.thread) == self.0);
-        mine.is_some_and(|mine| is_stuck(&waits, mine.waits_for.clone()))
+        mine.is_some_and(|mine| is_stuck(&waits, mine))
     }
 }
 
@@ -179,14 +173,14 @@ impl Drop for Waiting {
     }
 }
 
-/// Returns true if no thread that goes on can be reached from this task.
-fn is_stuck(waits: &[PoolWait], first: Awaited) -> bool {
+/// Returns true if no thread that goes on can be reached from this wait.
+fn is_stuck(waits: &[PoolWait], first: &PoolWait) -> bool {
     let mut reached = vec![first];
     let mut next = 0;
-    while let Some(Awaited { task, by }) = reached.get(next).cloned() {
+    while let Some(PoolWait { task, by, .. }) = reached.get(next) {
         next += 1;
         // A task that has started needs its own thread, and one in a queue any thread of its pool.
-        let mut needed: Vec<_> = waits.iter().filter(|wait| wait.runs.contains(&task)).collect();
+        let mut needed: Vec<_> = waits.iter().filter(|wait| wait.runs.contains(task)).collect();
         if needed.is_empty() {
             let Some(by) = by else { return false }; // the pool is not known, so a thread may go on
             needed.extend(waits.iter().filter(|wait| wait.pool == by.pool));
@@ -196,8 +190,8 @@ fn is_stuck(waits: &[PoolWait], first: Awaited) -> bool {
         }
         for wait in needed {
             // A task may be reached by several ways, and a circle comes back to it. It is looked at once.
-            if reached.iter().all(|known| known.task != wait.waits_for.task) {
-                reached.push(wait.waits_for.clone());
+            if reached.iter().all(|known| known.task != wait.task) {
+                reached.push(wait);
             }
         }
     }
@@ -336,14 +330,13 @@ mod tests {
     use super::*;
 
     fn wait(pool: &PoolThreads, runs: usize, task: usize, by: &PoolThreads) -> PoolWait {
-        let waits_for = Awaited { task, by: Some(by.clone()) };
         let (thread, waker) = (thread::current().id(), Waker::noop().clone());
-        PoolWait { thread, pool: pool.pool, runs: vec![runs], waits_for, waker }
+        let (pool, by) = (pool.pool, Some(by.clone()));
+        PoolWait { thread, pool, runs: vec![runs], task, by, waker }
     }
 
     fn is_stuck(all: &[PoolWait]) -> bool {
-        let last = all.last().expect("a wait").waits_for.clone();
-        super::is_stuck(all, last)
+        super::is_stuck(all, all.last().expect("a wait"))
     }
 
     #[test]
@@ -398,7 +391,7 @@ mod tests {
     fn a_task_of_an_unknown_pool_is_taken_to_go_on() {
         let one = &PoolThreads::new(1);
         let mut unknown = wait(one, 1, 9, one);
-        unknown.waits_for.by = None;
+        unknown.by = None;
         assert!(!is_stuck(&[unknown]));
     }
 }
