@@ -252,10 +252,7 @@ impl Cancellable {
     /// waits for nothing but its turn, returns the present.
     pub fn deadline(&self) -> Option<Instant> {
         match &self.0 {
-            Inner::Task(task) => {
-                let (deadline, timeline) = handles::deadline(task.key)?;
-                Some(timeline.instant(deadline))
-            }
+            Inner::Task(task) => handles::deadline(task.key),
             Inner::Other(other) => other.deadline(),
         }
     }
@@ -409,7 +406,6 @@ impl TaskHandle {
     }
 
     /// Sets the shared outcome, if a clone has been made.
-    #[inline]
     fn tell_clones(&self) {
         // Pairs with the store in `clone` (HANDLE-1).
         if self.is_shared.load_in_order() {

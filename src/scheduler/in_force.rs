@@ -101,7 +101,7 @@ thread_local! {
     /// Something is in `HERE`. It has no destructor, so it can be read as long as the thread lives.
     static IS_ANY: Cell<bool> = const { Cell::new(false) };
     static HERE: RefCell<Here> =
-        const { RefCell::new(Here { paused: None, guards: Vec::new(), resumed: None, count: 0 }) };
+        const { RefCell::new(Here { paused: None, guards: Vec::new(), resumed: None }) };
 }
 
 /// What is in force on a thread.
@@ -110,8 +110,6 @@ struct Here {
     /// By their numbers, the innermost last.
     guards: Vec<(u64, Guarded)>,
     resumed: Option<Arc<Scheduler>>,
-    /// How many guards there ever were.
-    count: u64,
 }
 
 /// What a guard has put in force.
@@ -141,22 +139,22 @@ impl Here {
         IS_ANY.get().then(|| HERE.try_with(|here| look(&here.borrow())).ok().flatten())?
     }
 
-    /// Returns what the innermost guard of `enter` has put in force, or else the innermost `block_on`.
-    fn innermost(&self) -> Option<&Guarded> {
+    /// Returns what decides: the virtual clock, or else the innermost guard of `enter`, or else the innermost `block_on`.
+    fn chosen(&self) -> Option<Guarded> {
         let of = |is_meant: fn(&Guarded) -> bool| {
             self.guards.iter().map(|(_, guarded)| guarded).rfind(|guarded| is_meant(guarded))
         };
+        let paused = self.paused.as_ref().map(|it| Guarded::Entered(Arc::clone(&it.scheduler)));
         // A guard of `enter` inside or around a `block_on` was asked for by name, so it counts more.
-        of(|guarded| matches!(guarded, Guarded::Entered(_))).or_else(|| of(|_| true))
+        let entered = || of(|guarded| matches!(guarded, Guarded::Entered(_)));
+        paused.or_else(|| entered().or_else(|| of(|_| true)).cloned())
     }
 }
 
 /// Returns the scheduler in force, or `None` if that is the global one.
 #[cold]
 fn in_force() -> Option<Arc<Scheduler>> {
-    let paused = || Some(Guarded::Entered(Arc::clone(&paused()?.scheduler)));
-    let guarded = paused().or_else(|| Here::look(|here| here.innermost().cloned()));
-    let chosen = guarded.and_then(|guarded| match guarded {
+    let chosen = Here::look(Here::chosen).and_then(|guarded| match guarded {
         Guarded::Entered(scheduler) => Some(scheduler),
         Guarded::Driven(_, scheduler) => Some(scheduler.upgrade()?.for_futures()),
     });
@@ -235,9 +233,9 @@ pub(super) struct Guard(u64);
 impl Guard {
     fn new(guarded: Guarded) -> Guard {
         let number = Here::change(|here| {
-            here.count += 1;
-            here.guards.push((here.count, guarded));
-            here.count
+            let number = here.guards.last().map_or(1, |(last, _)| last + 1);
+            here.guards.push((number, guarded));
+            number
         });
         Guard(number.unwrap_or(0)) // the numbers begin with 1
     }
@@ -291,12 +289,8 @@ fn paused() -> Option<Rc<Paused>> {
 
 /// Returns true if a `Driver::block_on` in virtual time decides about the time of the calling thread.
 pub(crate) fn is_driven() -> bool {
-    let driver = Here::look(|here| match here.innermost() {
-        Some(Guarded::Driven(_, scheduler)) if here.paused.is_none() => Some(scheduler.clone()),
-        _ => None,
-    });
-    let driver = driver.and_then(|driver| driver.upgrade());
-    driver.is_some_and(|driver| !driver.shared().watch.is_in_real_time)
+    let Some(Guarded::Driven(_, driver)) = Here::look(Here::chosen) else { return false };
+    driver.upgrade().is_some_and(|driver| !driver.shared().watch.is_in_real_time)
 }
 
 /// Puts a virtual clock on the calling thread. Returns false if it has one.
@@ -323,8 +317,8 @@ pub(crate) fn resume() -> bool {
     let resumed = Scheduler::builder().clock(clock).thread_name("tickwheel-resumed").build();
     let resumed = resumed.ok().map(|scheduler| scheduler.for_futures());
     // Set before the close wakes the sleeps, which look for it then.
-    let successor = resumed.clone();
-    successor.into_iter().for_each(|next| _ = paused.scheduler.service.life.successor.set(next));
+    let successor = &paused.scheduler.service.life.successor;
+    resumed.iter().for_each(|next| _ = successor.set(Arc::clone(next)));
     drop(Here::change(|here| std::mem::replace(&mut here.resumed, resumed)));
     drop(paused.scheduler.close()); // it wakes the sleeps
     true

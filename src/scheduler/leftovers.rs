@@ -89,14 +89,14 @@ impl Stopping {
 
     /// Wraps leftovers that were taken, and notes that this no longer waits.
     pub(super) fn leave_with(&mut self, taken: Vec<Leftover>) -> Leftovers {
-        self.leave();
+        self.leave(Leaver::Taker);
         Leftovers { shared: Arc::clone(&self.shared), tasks: taken.into_iter() }
     }
 
     /// Notes that it does not wait any more.
-    pub(super) fn leave(&mut self) {
+    pub(super) fn leave(&mut self, leaver: Leaver) {
         if std::mem::take(&mut self.is_taker) {
-            self.shared.drop_leftovers(self.shared.termination.leave(Leaver::Taker));
+            self.shared.drop_leftovers(self.shared.termination.leave(leaver));
         }
     }
 
@@ -111,10 +111,8 @@ impl Stopping {
         }
         // The tick thread would wait for itself, so it only looks.
         let timeout = if self.shared.is_turned_here() { Duration::ZERO } else { timeout };
-        match self.shared.termination.wait(termination::deadline_after(timeout)) {
-            Some(leftovers) => Ok(self.leave_with(leftovers)),
-            None => Err(self),
-        }
+        let taken = self.shared.termination.wait(termination::deadline_after(timeout));
+        taken.map(|leftovers| self.leave_with(leftovers)).ok_or(self)
     }
 }
 
@@ -139,10 +137,7 @@ impl Drop for Stopping {
         let waker = self.waiter.and_then(|waiter| self.shared.termination.forget(waiter));
         // A waker's `Drop` is user code, so its panic is reported (S9).
         self.shared.hooks.catch(|| drop(waker));
-        if self.is_taker {
-            let given_up = self.shared.termination.leave(Leaver::TakerThatGivesUp);
-            self.shared.drop_leftovers(given_up);
-        }
+        self.leave(Leaver::TakerThatGivesUp);
     }
 }
 

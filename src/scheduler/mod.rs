@@ -336,7 +336,7 @@ impl Scheduler {
             return Err(CloseError::OnTickThread);
         }
         self.stop().wait_timeout(shared.termination.timeout).map_err(|mut stopping| {
-            stopping.leave(); // it gives nothing up, so a later close can collect
+            stopping.leave(Leaver::Taker); // it gives nothing up, so a later close can collect
             CloseError::Timeout
         })
     }
@@ -469,8 +469,7 @@ pub struct WeakScheduler {
 impl WeakScheduler {
     /// Returns the scheduler, or `None` if its last handle has been dropped.
     pub fn upgrade(&self) -> Option<Scheduler> {
-        let service = self.service.upgrade()?;
-        Some(Scheduler::of(service, self.own.clone()))
+        Some(Scheduler::of(self.service.upgrade()?, self.own.clone()))
     }
 }
 
