@@ -59,7 +59,6 @@ impl Backpressure {
 
     /// Holds the calling thread back until the queue is short enough, or the wait has lasted long enough.
     /// `look` returns the state of the queue. Must not be called with a lock held that the consumer may need.
-    #[cold]
     pub(crate) fn hold_back(&self, mut look: impl FnMut() -> Flow) {
         let Some(mut wait) = self.wait(look()) else { return };
         // Short at first, because mostly the queue is a little too long. Each further sleep is twice as long, up to 2 ms, to
@@ -75,7 +74,6 @@ impl Backpressure {
     }
 
     /// Begins to hold a producer back, if the queue is too long.
-    #[cold]
     pub(crate) fn wait(&self, flow: Flow) -> Option<Wait> {
         // The progress is counted from here, so a consumer that stands still is found out within this wait.
         let now = Instant::now();
@@ -93,7 +91,6 @@ pub(crate) struct Wait {
 
 impl Wait {
     /// Returns true if the producer has to wait on.
-    #[cold]
     pub(crate) fn goes_on(&mut self, pressure: &Backpressure, flow: Flow) -> bool {
         let now = Instant::now();
         if flow.passed != self.passed {

@@ -43,7 +43,7 @@ use crate::platform::sync::lock_std;
 #[derive(Clone, Debug)]
 pub struct PoolThreads {
     pool: u64,
-    limit: usize,
+    pub(crate) limit: usize,
     /// How many threads may run a task: the limit, or fewer if the system starts no more. Relaxed, because it is looked at
     /// anew by each wait.
     available: Arc<AtomicUsize>,
@@ -72,10 +72,6 @@ impl PoolThreads {
         name.replace('\0', "") // std refuses it with a panic
     }
 
-    pub(crate) fn limit(&self) -> usize {
-        self.limit
-    }
-
     /// Notes how many threads may run a task. If they are fewer than before, the threads that wait look again whether they would
     /// wait for ever.
     pub(crate) fn set_available(&self, threads: usize) {
@@ -90,7 +86,6 @@ impl PoolThreads {
     }
 
     /// Returns true if the calling thread belongs to this pool.
-    #[inline]
     pub(crate) fn has_this_thread(&self) -> bool {
         POOL.try_with(Cell::get).is_ok_and(|pool| pool == self.pool)
     }
@@ -220,7 +215,7 @@ thread_local! {
 /// A guard: the calling thread is in a [`block_on`](crate::future::block_on) until it is dropped.
 pub(crate) struct Blocking {
     blocked: Arc<Blocked>,
-    waker: Waker,
+    pub(crate) waker: Waker,
 }
 
 impl Blocking {
@@ -236,10 +231,6 @@ impl Blocking {
         let entry = (waker.data().addr(), Arc::downgrade(&blocked));
         let _ = BLOCKED.try_with(|all| all.borrow_mut().push(entry));
         Blocking { blocked, waker }
-    }
-
-    pub(crate) fn waker(&self) -> &Waker {
-        &self.waker
     }
 
     /// Returns true if the future was woken since the last sleep.
@@ -364,7 +355,7 @@ mod tests {
         assert!(!is_stuck(&waits));
         two.set_available(1);
         assert!(is_stuck(&waits));
-        two.set_available(two.limit());
+        two.set_available(two.limit);
         assert!(!is_stuck(&waits));
     }
 
@@ -372,17 +363,17 @@ mod tests {
     #[test]
     fn a_timer_that_has_rung_makes_nobody_alone() {
         let blocking = Blocking::new();
-        let (in_a_timer, elsewhere) = (blocking.waker().clone(), blocking.waker().clone());
+        let (in_a_timer, elsewhere) = (blocking.waker.clone(), blocking.waker.clone());
         let timer = OwnTimer::note(&in_a_timer, || true);
         assert!(timer.is_some() && !blocking.is_alone());
         drop(elsewhere);
         assert!(blocking.is_alone());
-        let elsewhere = blocking.waker().clone();
+        let elsewhere = blocking.waker.clone();
         in_a_timer.wake();
         assert!(!blocking.is_alone());
         drop((timer, elsewhere));
         assert!(!blocking.is_alone(), "nothing is left");
-        let in_a_timer = blocking.waker().clone();
+        let in_a_timer = blocking.waker.clone();
         let _timer = OwnTimer::note(&in_a_timer, || true);
         assert!(blocking.is_alone());
     }

@@ -17,7 +17,6 @@ use crate::platform::panics::quietly;
 use crate::wheel::entry::{Entry, SchedulerId};
 
 type Closure = Box<dyn FnOnce() + Send>;
-type Layer = Box<dyn FnOnce(DueTask) + Send>;
 
 /// The scheduler that a due task belongs to. The engine implements it, so this module does not depend on the engine.
 pub(crate) trait TaskOwner: Send + Sync {
@@ -54,18 +53,11 @@ pub(crate) struct Origin {
 
 impl Origin {
     /// Runs a task, unless it was cancelled.
-    #[inline]
     pub(super) fn run(&self, entry: Entry) {
         self.owner.run_all(&[entry]);
         self.count_done();
     }
 
-    fn forfeit(&self, entry: Entry) {
-        self.owner.forfeit(entry);
-        self.count_done();
-    }
-
-    #[inline]
     fn count_done(&self) {
         match &self.own {
             None => self.owner.count_done(),
@@ -109,7 +101,7 @@ enum Inner {
     /// A layer around a task. The mutex is as above.
     Wrapped {
         task: Box<DueTask>,
-        run: Mutex<Layer>,
+        run: Mutex<Box<dyn FnOnce(DueTask) + Send>>,
     },
 }
 
@@ -125,7 +117,8 @@ impl Drop for Scheduled {
     fn drop(&mut self) {
         // The executor has lost the task, so it is over: nobody else would run it.
         if !self.is_settled {
-            self.origin.forfeit(self.entry);
+            self.origin.owner.forfeit(self.entry);
+            self.origin.count_done();
         }
     }
 }
@@ -264,17 +257,12 @@ impl DueTask {
         }
     }
 
-    /// Takes all layers off.
-    fn unwrapped(mut self) -> DueTask {
+    /// Takes all layers off. Returns the entry of a task of this owner, or the task itself if it belongs to another one.
+    fn into_entry(mut self, owner: SchedulerId) -> Result<Entry, DueTask> {
         while let Inner::Wrapped { task, run } = self.0 {
             self = *task;
             quietly(|| drop(run)); // user code
         }
-        self
-    }
-
-    /// Returns the entry of a task of this owner, or the task itself if it belongs to another one.
-    fn into_entry(self, owner: SchedulerId) -> Result<Entry, DueTask> {
         match self.0 {
             Inner::Scheduled(mut task) if task.origin.owner.id() == owner => {
                 task.is_settled = true;
@@ -477,7 +465,7 @@ impl DueBatch {
     pub fn reject(&mut self, rejected: Rejected) {
         self.given_back.for_good |= rejected.is_for_good();
         // An executor that serves several schedulers may reject a task here that came in the batch of another one.
-        match rejected.into_task().unwrapped().into_entry(self.origin.owner.id()) {
+        match rejected.into_task().into_entry(self.origin.owner.id()) {
             Ok(due) => self.given_back.refused.push(due),
             Err(other) => self.given_back.of_others.push(other),
         }

@@ -71,7 +71,7 @@ struct Shared {
 #[derive(Default)]
 struct Queue {
     work: VecDeque<Work>,
-    /// Batches to be used again, so that a steady flow allocates nothing.
+    /// Batches to be used again, 256 at most, so that a steady flow allocates nothing.
     spare: Vec<Arc<QueuedBatch>>,
     threads: usize,
     started: usize,
@@ -92,9 +92,6 @@ struct QueuedBatch {
     /// How many tasks have been taken. It may exceed their number.
     taken: AtomicUsize,
 }
-
-/// How many spare batches are kept.
-const MAX_SPARE: usize = 256;
 
 impl ThreadPool {
     /// Makes a pool of at most this many threads, and at least one. They are called `pool-N-thread-1`,
@@ -248,7 +245,7 @@ impl Drop for ThreadPool {
 // Each count is read in a block of its own, so nothing is locked while the formatter, user code, runs.
 impl_debug!(ThreadPool, self,
     name: self.shared.name,
-    limit: self.shared.threads.limit(),
+    limit: self.shared.threads.limit,
     threads: { lock_std(&self.shared.queue).threads },
     idle: { lock_std(&self.shared.queue).idle }
 );
@@ -263,7 +260,7 @@ impl Shared {
             thread::Builder::new().name(name).spawn(move || shared.run_worker()).is_ok();
         queue.threads += usize::from(has_started);
         queue.started += usize::from(has_started);
-        let available = if has_started { self.threads.limit() } else { queue.threads };
+        let available = if has_started { self.threads.limit } else { queue.threads };
         self.threads.set_available(available);
         has_started
     }
@@ -317,7 +314,7 @@ impl Shared {
         if queue.idle > 0 {
             drop(queue);
             self.work.notify_one();
-        } else if queue.threads < self.threads.limit() {
+        } else if queue.threads < self.threads.limit {
             self.start_thread(&mut queue);
         }
     }
@@ -355,7 +352,7 @@ impl Queue {
         // The scheduler goes now, so that a spare batch keeps no scheduler alive.
         last.due.clear();
         *last.taken.get_mut() = 0;
-        if self.spare.len() < MAX_SPARE {
+        if self.spare.len() < 256 {
             self.spare.push(batch);
         }
         origin

@@ -154,17 +154,15 @@ impl Scheduler {
 pub struct Alarm {
     key: TaskKey,
     /// The waker's data and vtable, which tell it from other wakers.
-    target: Target,
+    target: (usize, usize),
     /// It counts as a task of the scheduler.
     is_counted: bool,
     /// Counts this alarm for the detection of deadlocks, until its waker is given back or dropped.
     own_timer: Option<OwnTimer>,
 }
 
-/// The addresses of a waker's data and vtable.
-type Target = (usize, usize);
-
-fn target(waker: &Waker) -> Target {
+/// Returns the addresses of a waker's data and vtable.
+fn target(waker: &Waker) -> (usize, usize) {
     (waker.data().addr(), std::ptr::from_ref(waker.vtable()).addr())
 }
 

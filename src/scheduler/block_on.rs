@@ -20,7 +20,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use super::driver::Driver;
-use super::in_force::{self, Guard};
+use super::in_force::{self, Guard, Guarded};
 use crate::clock::parking::Sleeper;
 use crate::error::Stalled;
 
@@ -140,7 +140,7 @@ impl Driver {
             return Err(Stalled { pending: 0, is_inside_a_task: true });
         }
         // So that the functions of `time` inside of the future keep time by this driver.
-        let _in_force = Guard::driven(&self.scheduler, self.shared.id);
+        let _in_force = Guard::new(Guarded::Driven(self.shared.id, self.scheduler.clone()));
         let mut future = pin!(future.into_future());
         let (woken, may_jump) = (Arc::default(), Cell::new(true));
         let blocking = Blocking { driver: self, woken, patience, may_jump };

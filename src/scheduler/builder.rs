@@ -1,12 +1,11 @@
 //! The [`Builder`], which makes a scheduler with a tick thread or with a [`Driver`].
 
 use std::any::TypeId;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use super::Scheduler;
-use crate::clock::clocks::Watch;
-use crate::clock::clocks::{Clock, ManualClock, SystemClock};
+use super::{Life, Scheduler};
+use crate::clock::clocks::{Clock, ManualClock, SystemClock, Watch};
 use crate::clock::parking::Sleeper;
 use crate::clock::timeline::Timeline;
 use crate::engine::shared::Shared;
@@ -161,14 +160,12 @@ impl Builder {
         let pool_name = || name.as_ref().map(|name| format!("{name}-pool"));
         let default = || Box::new(ThreadPool::of_the_machine(pool_name()));
         let executor = self.executor.take().unwrap_or_else(|| default());
-        let threads = executor.threads();
         let sleeper = Sleeper::new();
         let name = name.unwrap_or_else(|| String::from("tickwheel"));
         let bell = Doorbell::new(Some(sleeper.waker()));
-        let engine = self.build_engine(clock, executor, bell, true)?;
-        let shared = Arc::clone(&engine.shared);
+        let (engine, life) = self.build_engine(clock, executor, bell, true)?;
         tick_thread::spawn(engine, sleeper, &name).map_err(BuildError::Thread)?;
-        Ok(Scheduler::from_shared(shared, Weak::new(), threads))
+        Ok(Scheduler::of_life(life))
     }
 
     /// Makes a scheduler without a thread, and the [`Driver`] that turns it.
@@ -180,13 +177,12 @@ impl Builder {
     pub fn build_driven(mut self) -> Result<(Scheduler, Driver), BuildError> {
         let clock = self.clock.take().unwrap_or_else(|| chosen(ManualClock::new()));
         let executor = self.executor.take().unwrap_or_else(|| Box::new(Inline));
-        let threads = executor.threads();
         // A test whose task panics would pass otherwise.
         self.hooks.are_driven();
-        let engine = self.build_engine(clock, executor, Doorbell::new(None), false)?;
-        let shared = Arc::clone(&engine.shared);
-        let cell = EngineCell::new(engine);
-        let scheduler = Scheduler::from_shared(Arc::clone(&shared), Arc::downgrade(&cell), threads);
+        let (engine, mut life) = self.build_engine(clock, executor, Doorbell::new(None), false)?;
+        let (shared, cell) = (Arc::clone(&engine.shared), EngineCell::new(engine));
+        life.driven = Arc::downgrade(&cell);
+        let scheduler = Scheduler::of_life(life);
         let driver = Driver { shared, cell, scheduler: scheduler.downgrade() };
         Ok((scheduler, driver))
     }
@@ -197,7 +193,7 @@ impl Builder {
         executor: Box<dyn Executor>,
         bell: Arc<Doorbell>,
         has_a_thread: bool,
-    ) -> Result<Engine, BuildError> {
+    ) -> Result<(Engine, Life), BuildError> {
         if !self.wheel_size.is_power_of_two() {
             return Err(BuildError::WheelSize(self.wheel_size));
         }
@@ -211,7 +207,9 @@ impl Builder {
         let watch = Watch::new(clock, is_system, timeline, self.tick);
         let (limit, timeout) = (self.max_pending, self.shutdown_timeout);
         let shared = Shared::new(watch, self.hooks, bell, limit, timeout, has_a_thread);
-        Ok(Engine::new(shared, executor, self.precision, self.wheel_size))
+        let (threads, successor) = (executor.threads(), OnceLock::new());
+        let life = Life { shared: Arc::clone(&shared), driven: Weak::new(), threads, successor };
+        Ok((Engine::new(shared, executor, self.precision, self.wheel_size), life))
     }
 }
 

@@ -114,7 +114,7 @@ struct Here {
 
 /// What a guard has put in force.
 #[derive(Clone)]
-enum Guarded {
+pub(super) enum Guarded {
     Entered(Arc<Scheduler>),
     /// In a `Driver::block_on`, which keeps nothing alive.
     Driven(SchedulerId, WeakScheduler),
@@ -231,18 +231,13 @@ impl_debug!(Entered<'_>, self);
 pub(super) struct Guard(u64);
 
 impl Guard {
-    fn new(guarded: Guarded) -> Guard {
+    pub(super) fn new(guarded: Guarded) -> Guard {
         let number = Here::change(|here| {
             let number = here.guards.last().map_or(1, |(last, _)| last + 1);
             here.guards.push((number, guarded));
             number
         });
         Guard(number.unwrap_or(0)) // the numbers begin with 1
-    }
-
-    /// For the time of a `Driver::block_on`.
-    pub(super) fn driven(scheduler: &WeakScheduler, id: SchedulerId) -> Guard {
-        Guard::new(Guarded::Driven(id, scheduler.clone()))
     }
 }
 

@@ -203,14 +203,9 @@ impl Scheduler {
         if is_new { Ok(()) } else { Err(BuildError::GlobalInUse) }
     }
 
-    fn from_shared(
-        shared: Arc<Shared>,
-        driven: Weak<EngineCell>,
-        threads: Option<PoolThreads>,
-    ) -> Scheduler {
+    fn of_life(life: Life) -> Scheduler {
         // Apart from the service, because the services of futures share it: the scheduler ends with the last of them.
-        let successor = OnceLock::new();
-        let life = Arc::new(Life { shared: Arc::clone(&shared), driven, threads, successor });
+        let (shared, life) = (Arc::clone(&life.shared), Arc::new(life));
         Scheduler::of(Arc::new(Service { shared, made_from: None, life }), None)
     }
 

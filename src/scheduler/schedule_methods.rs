@@ -3,17 +3,47 @@
 //! Each of them computes the deadline first, wraps the closure in a [`Content`] (with its name or its span, if it has
 //! one), and passes it to `Shared::admit`.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Scheduler;
 use super::schedule_trait::Scheduled;
 use crate::clock::repeat::{Period, Repeat};
 use crate::clock::tick::Times;
+use crate::engine::shared::Shared;
 use crate::engine::slots::task::Repetition;
 use crate::engine::slots::{Content, InSpan, Named, Series};
 use crate::error::{ScheduleError, TryScheduleError};
+use crate::executor::numbered::NumberedExecutor;
 use crate::observe::trace;
 use crate::scheduler::handle::Cancellable;
+use crate::wheel::entry::TaskKey;
+
+/// What the methods make of a refused task that give it back.
+fn give_back<T>(_: &Shared, reason: ScheduleError, task: T) -> TryScheduleError<T> {
+    TryScheduleError::new(reason, task)
+}
+
+/// What the other methods make of it.
+fn drop_refused<T>(shared: &Shared, reason: ScheduleError, refused: T) -> ScheduleError {
+    shared.hooks.catch(|| drop(refused)); // its panic must not cost the caller the reason
+    reason
+}
+
+/// Admits a task. Not inlined, so that callers do not each get a copy of `Shared::admit`. With the scheduler in place of its
+/// parts, a schedule takes 11 instructions more.
+#[inline(never)]
+fn admit_out_of_line<T: Content, E>(
+    shared: &Shared,
+    times: Times,
+    task: T,
+    repetition: Repetition,
+    own: Option<&Arc<NumberedExecutor>>,
+    refuse: impl FnOnce(&Shared, ScheduleError, T) -> E,
+) -> Result<TaskKey, E> {
+    let admitted = shared.admit(times, task, repetition, own);
+    admitted.map_err(|(reason, task)| refuse(shared, reason, task))
+}
 
 impl Scheduler {
     // ----- one-shot ------------------------------------------------------------------------
@@ -71,7 +101,7 @@ impl Scheduler {
     where
         F: FnOnce() + Send + 'static,
     {
-        self.admit_once_or(self.shared().watch.after(delay), task, TryScheduleError::new)
+        self.admit_once_or(self.shared().watch.after(delay), task, give_back)
     }
 
     /// Like [`schedule_at`](Scheduler::schedule_at), but returns the task if it is not accepted.
@@ -97,18 +127,13 @@ impl Scheduler {
     where
         F: FnOnce() + Send + 'static,
     {
-        self.admit_once_or(self.shared().watch.at(instant), task, TryScheduleError::new)
+        self.admit_once_or(self.shared().watch.at(instant), task, give_back)
     }
 
     /// Admits a one-shot. A task that is refused is dropped.
     #[inline]
     pub(super) fn admit_once<T: Content>(&self, times: Times, task: T) -> Scheduled {
-        self.admit_once_or(times, task, |reason, refused| self.drop_refused(reason, refused))
-    }
-
-    fn drop_refused<T>(&self, reason: ScheduleError, refused: T) -> ScheduleError {
-        self.shared().hooks.catch(|| drop(refused)); // its panic must not cost the caller the reason
-        reason
+        self.admit_once_or(times, task, drop_refused)
     }
 
     /// Admits a one-shot, which will run in the span of the calling thread. If it is refused, `refuse` makes the error.
@@ -117,31 +142,33 @@ impl Scheduler {
         &self,
         times: Times,
         task: T,
-        refuse: impl FnOnce(ScheduleError, T) -> E,
+        refuse: impl FnOnce(&Shared, ScheduleError, T) -> E,
     ) -> Result<Cancellable, E> {
         // Only a task that is scheduled inside a span carries one, which costs room in its holder.
-        let Some(span) = trace::current_span() else {
-            return self.admit_or(times, task, Repetition::NONE, refuse);
-        };
-        self.admit_or(times, InSpan { span, task }, Repetition::NONE, |reason, refused| {
-            self.shared().hooks.catch(|| drop(refused.span)); // a subscriber is user code
-            refuse(reason, refused.task)
-        })
+        match trace::current_span() {
+            None => self.admit_or(times, task, Repetition::NONE, refuse),
+            Some(span) => {
+                let refuse = |shared: &Shared, reason, refused: InSpan<T>| {
+                    shared.hooks.catch(|| drop(refused.span)); // a subscriber is user code
+                    refuse(shared, reason, refused.task)
+                };
+                self.admit_or(times, InSpan { span, task }, Repetition::NONE, refuse)
+            }
+        }
     }
 
-    /// Admits a task. If it is refused, `refuse` makes the error. Not inlined, so that callers do not each get a copy of
-    /// `Shared::admit`.
-    #[inline(never)]
+    /// Admits a task. If it is refused, `refuse` makes the error. The handle is made here, inlined into the caller, so that it
+    /// is built in its final place.
+    #[inline]
     fn admit_or<T: Content, E>(
         &self,
         times: Times,
         task: T,
         repetition: Repetition,
-        refuse: impl FnOnce(ScheduleError, T) -> E,
+        refuse: impl FnOnce(&Shared, ScheduleError, T) -> E,
     ) -> Result<Cancellable, E> {
-        let shared = self.shared();
-        let admitted = shared.admit(times, task, repetition, self.own.as_ref());
-        let key = admitted.map_err(|(reason, task)| refuse(reason, task))?;
+        let (shared, own) = (self.shared(), self.own.as_ref());
+        let key = admit_out_of_line(shared, times, task, repetition, own, refuse)?;
         Ok(Cancellable::new(key, shared.id))
     }
 
@@ -277,8 +304,9 @@ impl Scheduler {
         let Some(repetition) = Repetition::of(period) else {
             return Err(TryScheduleError::new(ScheduleError::ZeroPeriod, task));
         };
-        let back = |reason, Series(task)| TryScheduleError::new(reason, task);
-        self.admit_or(self.shared().watch.after(initial), Series(task), repetition, back)
+        let times = self.shared().watch.after(initial);
+        let back = |shared: &_, reason, Series(task)| give_back(shared, reason, task);
+        self.admit_or(times, Series(task), repetition, back)
     }
 
     /// Admits a series. A task that is refused is dropped.
@@ -288,28 +316,23 @@ impl Scheduler {
         period: Period,
         task: T,
     ) -> Scheduled {
-        let refuse = |reason, refused| self.drop_refused(reason, refused);
-        match Repetition::of(period) {
-            Some(repetition) => {
-                self.admit_or(self.shared().watch.after(initial), task, repetition, refuse)
-            }
-            None => Err(refuse(ScheduleError::ZeroPeriod, task)),
-        }
+        let Some(repetition) = Repetition::of(period) else {
+            return Err(drop_refused(self.shared(), ScheduleError::ZeroPeriod, task));
+        };
+        let times = self.shared().watch.after(initial);
+        self.admit_or(times, task, repetition, drop_refused)
     }
 
     // ----- with a name (S31) ---------------------------------------------------------------
 
     /// Like [`schedule_at`](Scheduler::schedule_at), for a closure that wraps a user's closure. The task has the name
     /// of the user's closure, so a panic report and a leftover tell where the user wrote it.
-    pub(crate) fn schedule_at_named<F>(
+    pub(crate) fn schedule_at_named(
         &self,
         name: &'static str,
         instant: Instant,
-        task: F,
-    ) -> Result<Cancellable, ScheduleError>
-    where
-        F: FnOnce() + Send + 'static,
-    {
+        task: impl FnOnce() + Send + 'static,
+    ) -> Scheduled {
         let times = self.shared().watch.at(instant);
         self.admit_once(times, Named { name, task })
     }
