@@ -86,6 +86,7 @@ impl PoolThreads {
     }
 
     /// Returns true if the calling thread belongs to this pool.
+    #[inline]
     pub(crate) fn has_this_thread(&self) -> bool {
         POOL.try_with(Cell::get).is_ok_and(|pool| pool == self.pool)
     }
@@ -259,9 +260,9 @@ impl Blocking {
         let timers = self.blocked.own_timers.load(Ordering::Acquire);
         if timers == 0 {
             self.blocked.may_have_rung.store(false, Ordering::Relaxed);
+            return false;
         }
-        let may_have_rung = self.blocked.may_have_rung.load(Ordering::Relaxed);
-        timers > 0 && clones == 2 + 2 * timers && !may_have_rung
+        clones == 2 + 2 * timers && !self.blocked.may_have_rung.load(Ordering::Relaxed)
     }
 }
 

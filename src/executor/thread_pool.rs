@@ -207,8 +207,7 @@ impl Executor for ThreadPool {
     fn execute_batch(&self, batch: &mut DueBatch) {
         // A batch of one needs no counter and no list.
         if batch.len() == 1 {
-            let task = batch.next().map(|task| self.execute(task));
-            if let Some(Err(rejected)) = task {
+            if let Some(Err(rejected)) = batch.next().map(|task| self.execute(task)) {
                 batch.reject(rejected);
             }
             return;

@@ -156,12 +156,11 @@ impl Builder {
     /// and [`BuildError::Thread`] if the thread could not be started.
     pub fn build(mut self) -> Result<Scheduler, BuildError> {
         let clock = self.clock.take().unwrap_or_else(|| chosen(SystemClock));
-        let name = self.thread_name.take();
-        let pool_name = || name.as_ref().map(|name| format!("{name}-pool"));
-        let default = || Box::new(ThreadPool::of_the_machine(pool_name()));
-        let executor = self.executor.take().unwrap_or_else(|| default());
+        let pool_name = self.thread_name.as_ref().map(|name| format!("{name}-pool"));
+        let default = || -> Box<dyn Executor> { Box::new(ThreadPool::of_the_machine(pool_name)) };
+        let executor = self.executor.take().unwrap_or_else(default);
         let sleeper = Sleeper::new();
-        let name = name.unwrap_or_else(|| String::from("tickwheel"));
+        let name = self.thread_name.take().unwrap_or_else(|| String::from("tickwheel"));
         let bell = Doorbell::new(Some(sleeper.waker()));
         let (engine, life) = self.build_engine(clock, executor, bell, true)?;
         tick_thread::spawn(engine, sleeper, &name).map_err(BuildError::Thread)?;

@@ -218,10 +218,13 @@ impl Driver {
         let target = short_of_never(after(self.reading(), by));
         // From deadline to deadline, so each task sees the time at which it was due.
         loop {
-            match self.turn() {
-                Some(next) if next <= target => self.advance_clock(next),
-                _ if self.reading() < target => self.advance_clock(target),
+            let next = match self.turn() {
+                Some(next) if next <= target => next,
+                _ if self.reading() < target => target,
                 _ => break,
+            };
+            if next > self.reading() && !self.moves_clock_to(next) {
+                self.sleep_towards(next, &Sleeper::new());
             }
         }
         self.end_if_stopped();
@@ -255,13 +258,6 @@ impl Driver {
         // looks again at once.
         let Some(first) = first else { return Some(self.reading()) };
         first.map(|first| self.shared.watch.timeline.instant(first))
-    }
-
-    /// Moves the clock to this instant, or waits for a tick at most if the clock cannot be moved.
-    fn advance_clock(&self, instant: Instant) {
-        if instant > self.reading() && !self.moves_clock_to(instant) {
-            self.sleep_towards(instant, &Sleeper::new());
-        }
     }
 
     /// Moves the clock to this instant. Returns false if the clock cannot be moved.

@@ -29,7 +29,6 @@ use once_cell::race::OnceBox;
 
 use crate::engine::handles;
 use crate::engine::slots::state::NotEnded;
-use crate::engine::slots::task::Ending;
 use crate::engine::slots::{Phase, task};
 use crate::platform::impls::impl_debug;
 use crate::platform::sync::{AtomicBool, IS_MODEL, InOrder, Ordering};
@@ -372,18 +371,14 @@ impl TaskHandle {
     }
 
     fn cancel(&self) -> bool {
-        match task::cancel(self.key) {
-            (Ok(task), scheduler) => self.end(task, scheduler),
-            (Err(NotEnded::Doomed), scheduler) => self.note_doomed(scheduler),
+        let (task, scheduler) = match task::cancel(self.key) {
+            (Ok(task), scheduler) => (task, scheduler),
+            (Err(NotEnded::Doomed), scheduler) => {
+                self.note_doomed(scheduler);
+                return true;
+            }
             (Err(NotEnded::Lost), _) => return false,
-        }
-        true
-    }
-
-    /// Ends a task that this handle has cancelled, and that belonged to this scheduler.
-    #[inline(always)]
-    #[expect(clippy::inline_always, reason = "a cancel takes 30 instructions more with a call")]
-    fn end(&self, task: Ending, scheduler: SchedulerId) {
+        };
         // Relaxed: the slot is not given back yet, so the word still tells how the task ended (HANDLE-2).
         self.cancelled.store(true, Ordering::Relaxed);
         self.tell_clones();
@@ -394,6 +389,7 @@ impl TaskHandle {
         if let Some(thrown) = thrown {
             handles::report(scheduler, *thrown); // the drop of a captured value has panicked (S9)
         }
+        true
     }
 
     /// Notes that this handle has cancelled a series in its run.

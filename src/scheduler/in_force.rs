@@ -60,26 +60,21 @@ impl TimeSource {
     /// Returns the scheduler, or `None` if it is the global one and the system starts no thread for it.
     #[inline]
     pub(crate) fn scheduler(&self) -> Option<&Scheduler> {
-        match &self.0 {
-            Some(scheduler) => Some(scheduler),
-            None => Scheduler::try_global().ok(),
-        }
+        self.0.as_deref().or_else(|| Scheduler::try_global().ok())
     }
 
     /// Goes over to the scheduler that follows this one, or to the global one. Returns this deadline by its clock, or
     /// `None` if this is the global one already.
-    pub(crate) fn fall_back(&mut self, deadline: Instant) -> Option<Instant> {
+    pub(crate) fn fall_back(&mut self, mut deadline: Instant) -> Option<Instant> {
         let old = Arc::clone(self.0.as_ref()?);
         let next = TimeSource(old.service.life.successor.get().cloned());
         // The instants of two clocks cannot be compared, unless both are the system's.
         let has_system_clock = |scheduler: &Scheduler| scheduler.shared().watch.has_system_clock;
         let is_one_time = has_system_clock(&old) && next.known().is_none_or(has_system_clock);
-        let deadline = if next.0.is_some() || is_one_time {
-            deadline
-        } else {
+        if next.0.is_none() && !is_one_time {
             let left = deadline.saturating_duration_since(old.now()); // before the other reading, so that it is never early
-            after(next.now(), left)
-        };
+            deadline = after(next.now(), left);
+        }
         *self = next; // last, because a clock may panic
         Some(deadline)
     }

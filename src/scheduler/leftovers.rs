@@ -121,11 +121,10 @@ impl Future for Stopping {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Leftovers> {
         let this = self.get_mut();
-        let polled = if this.is_taker {
-            this.shared.termination.poll(&mut this.waiter, context.waker())
-        } else {
-            Poll::Ready(Vec::new())
-        };
+        if !this.is_taker {
+            return Poll::Ready(this.leave_with(Vec::new()));
+        }
+        let polled = this.shared.termination.poll(&mut this.waiter, context.waker());
         polled.map(|leftovers| this.leave_with(leftovers))
     }
 }
