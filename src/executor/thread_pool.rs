@@ -74,7 +74,6 @@ struct Queue {
     /// Batches to be used again, 256 at most, so that a steady flow allocates nothing.
     spare: Vec<Arc<QueuedBatch>>,
     threads: usize,
-    started: usize,
     idle: usize,
     is_closing: bool,
 }
@@ -253,12 +252,12 @@ impl Shared {
     /// Starts a thread. Returns false if the system does not.
     fn start_thread(self: &Arc<Self>, queue: &mut Queue) -> bool {
         let shared = Arc::clone(self);
-        let name = format!("{}-{}", self.name, queue.started + 1);
+        // A thread ends only when the pool is closing and has no more work, and none is started after that.
+        let name = format!("{}-{}", self.name, queue.threads + 1);
         // Under the lock, so that the count is right. It happens once for each thread.
         let has_started =
             thread::Builder::new().name(name).spawn(move || shared.run_worker()).is_ok();
         queue.threads += usize::from(has_started);
-        queue.started += usize::from(has_started);
         let available = if has_started { self.threads.limit } else { queue.threads };
         self.threads.set_available(available);
         has_started

@@ -374,7 +374,11 @@ impl TaskHandle {
         let (task, scheduler) = match task::cancel(self.key) {
             (Ok(task), scheduler) => (task, scheduler),
             (Err(NotEnded::Doomed), scheduler) => {
-                self.note_doomed(scheduler);
+                // A series, in its run. Pairs with the load in `is_cancelled` (HANDLE-2).
+                self.cancelled.store_in_order(true);
+                self.tell_clones();
+                // It counts as pending in its runs too. The runner drops the closure.
+                handles::count_cancel::<true>(scheduler, true);
                 return true;
             }
             (Err(NotEnded::Lost), _) => return false,
@@ -390,15 +394,6 @@ impl TaskHandle {
             handles::report(scheduler, *thrown); // the drop of a captured value has panicked (S9)
         }
         true
-    }
-
-    /// Notes that this handle has cancelled a series in its run.
-    #[cold]
-    fn note_doomed(&self, scheduler: SchedulerId) {
-        self.cancelled.store_in_order(true); // pairs with the load in `is_cancelled` (HANDLE-2)
-        self.tell_clones();
-        // A series counts as pending in its runs too. The runner drops the closure.
-        handles::count_cancel::<true>(scheduler, true);
     }
 
     /// Sets the shared outcome, if a clone has been made.
