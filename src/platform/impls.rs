@@ -29,6 +29,7 @@ macro_rules! impl_behind {
         }
     )*};
 }
+/// Writes the methods of such an impl.
 #[cfg(feature = "std")]
 macro_rules! call_target {
     ({$(fn $method:ident(&self $(, $argument:ident: $type:ty)*) $(-> $result:ty)?;)*}) => {$(
