@@ -16,15 +16,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a producer sleeps at first between two looks at the queue. Each further sleep is twice as long.
-const FIRST_STEP: Duration = Duration::from_micros(250);
-const LAST_STEP: Duration = Duration::from_millis(2);
-
 /// No call is held back for longer. A consumer that has passed nothing in that time stands still.
 const LONGEST: Duration = Duration::from_millis(100);
 
 /// How far a queue may run ahead of its consumer before producers are held back.
-#[derive(Debug)]
 pub(crate) struct Backpressure {
     limit: u64,
     /// `limit`, or more after a consumer has stood still.
@@ -64,15 +59,14 @@ impl Backpressure {
 
     /// Holds the calling thread back until the queue is short enough, or the wait has lasted long enough.
     /// `look` returns the state of the queue. Must not be called with a lock held that the consumer may need.
-    #[cold]
     pub(crate) fn hold_back(&self, mut look: impl FnMut() -> Flow) {
         let Some(mut wait) = self.wait(look()) else { return };
-        // Short at first, because mostly the queue is a little too long. Longer then, to leave the consumer the
-        // processor.
-        let mut step = FIRST_STEP;
+        // Short at first, because mostly the queue is a little too long. Each further sleep is twice as long, up to 2 ms, to
+        // leave the consumer the processor.
+        let mut step = Duration::from_micros(250);
         loop {
             thread::sleep(step);
-            step = (2 * step).min(LAST_STEP);
+            step = (2 * step).min(Duration::from_millis(2));
             if !wait.goes_on(self, look()) {
                 return;
             }
@@ -80,7 +74,6 @@ impl Backpressure {
     }
 
     /// Begins to hold a producer back, if the queue is too long.
-    #[cold]
     pub(crate) fn wait(&self, flow: Flow) -> Option<Wait> {
         // The progress is counted from here, so a consumer that stands still is found out within this wait.
         let now = Instant::now();
@@ -89,7 +82,6 @@ impl Backpressure {
 }
 
 /// A producer that is held back, and what it has seen.
-#[derive(Debug)]
 pub(crate) struct Wait {
     began: Instant,
     /// When it has seen last that something passes.
@@ -99,7 +91,6 @@ pub(crate) struct Wait {
 
 impl Wait {
     /// Returns true if the producer has to wait on.
-    #[cold]
     pub(crate) fn goes_on(&mut self, pressure: &Backpressure, flow: Flow) -> bool {
         let now = Instant::now();
         if flow.passed != self.passed {
@@ -121,7 +112,6 @@ impl Wait {
 }
 
 /// How far an executor is behind, for producers on other threads: what is due and it has not done.
-#[derive(Debug)]
 pub(crate) struct Backlog {
     /// How many tasks it was handed and has not refused.
     handed: AtomicU64,
@@ -199,7 +189,6 @@ impl Backlog {
 /// Without a limit nothing is counted.
 ///
 /// All accesses are Relaxed: each step on the count is atomic, and the count publishes nothing.
-#[derive(Debug)]
 pub(crate) struct PendingLimit {
     limit: Option<usize>,
     pending: AtomicUsize,

@@ -1,10 +1,11 @@
 //! The errors of the crate. Each message says what to do instead.
 
-use std::fmt;
 use std::io;
 use std::sync::{Mutex, PoisonError};
 
 use thiserror::Error;
+
+use crate::platform::impls::impl_debug;
 
 /// The reason why a task was not accepted.
 ///
@@ -184,11 +185,7 @@ impl<F> TryScheduleError<F> {
     }
 }
 
-impl<F> fmt::Debug for TryScheduleError<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TryScheduleError").field("reason", &self.reason).finish_non_exhaustive()
-    }
-}
+impl_debug!(TryScheduleError<F>, self, reason: self.reason);
 
 impl<F> From<TryScheduleError<F>> for ScheduleError {
     fn from(error: TryScheduleError<F>) -> ScheduleError {

@@ -193,31 +193,27 @@ pub mod wheel;
 mod models;
 
 #[cfg(feature = "std")]
-pub use clock::clocks::{BootClock, Clock, ManualClock, Sleeper, SystemClock};
-#[cfg(feature = "std")]
-pub use clock::repeat::{MissedTicks, Period, Repeat};
+pub use self::{
+    clock::clocks::{BootClock, Clock, ManualClock, Sleeper, SystemClock},
+    clock::repeat::{MissedTicks, Period, Repeat},
+    engine::Precision,
+    error::{BuildError, CloseError, ScheduleError, Stalled, TryScheduleError},
+    executor::{DueBatch, DueTask, ExecuteOutcome, Executor, Inline, Rejected, ThreadPool},
+    observe::{Lateness, Observer, PanicHook, Stats, TaskPanic, WheelView},
+    scheduler::{
+        Alarm, Builder, Cancel, CancelOnDrop, Cancellable, Driver, Entered, Leftovers,
+        LeftoversIter, PendingTask, RepeatingTask, Request, Schedule, ScheduleExt, Scheduler,
+        Stopping, Task, WeakScheduler,
+    },
+};
 #[cfg(all(any(doc, doctest), feature = "std"))]
 pub use docs::{adopting, shutdown, testing};
 #[cfg(all(doc, feature = "std"))]
 pub use docs::{coming_from, design, platforms, waking};
-#[cfg(feature = "std")]
-pub use engine::Precision;
-#[cfg(feature = "std")]
-pub use error::{BuildError, CloseError, ScheduleError, Stalled, TryScheduleError};
 #[cfg(feature = "tokio")]
 pub use executor::TokioBlocking;
-#[cfg(feature = "std")]
-pub use executor::{DueBatch, DueTask, ExecuteOutcome, Executor, Inline, Rejected, ThreadPool};
 #[cfg(feature = "metrics")]
 pub use observe::MetricsReporter;
-#[cfg(feature = "std")]
-pub use observe::{Lateness, Observer, PanicHook, Stats, TaskPanic, WheelView};
-#[cfg(feature = "std")]
-pub use scheduler::{
-    Alarm, Builder, Cancel, CancelOnDrop, Cancellable, Driver, Entered, Leftovers, LeftoversIter,
-    PendingTask, RepeatingTask, Request, Schedule, ScheduleExt, Scheduler, Stopping, Task,
-    WeakScheduler,
-};
 
 /// Lets these types cross a `catch_unwind`. Their state is behind atomics and locks, under which no code of a user runs, so
 /// a panic leaves none of it half changed. The compiler does not see that through their `dyn`s. (A panic in the closure of

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 pub use crate::clock::parking::Sleeper;
 use crate::clock::tick::{Moment, Times, nanos};
 use crate::clock::timeline::{Timeline, short_of_never};
-use crate::platform::impls::{call_target, impl_debug};
+use crate::platform::impls::{impl_behind, impl_debug};
 use crate::platform::sleep::{PROCESSORS_MAY_DIFFER, boot_time};
 use crate::platform::sync::lock_std;
 
@@ -74,15 +74,13 @@ pub trait Clock: Send + Sync + 'static {
     }
 }
 
-impl<C: Clock + ?Sized> Clock for Arc<C> {
-    call_target! {
-        fn now(&self) -> Instant;
-        fn sleep(&self, sleeper: &Sleeper, until: Option<Instant>);
-        fn advance_to(&self, instant: Instant) -> bool;
-        fn tells_calls_apart(&self) -> bool;
-        fn runs_in_real_time(&self) -> bool;
-    }
-}
+impl_behind!(C: Clock for Arc<C>; {
+    fn now(&self) -> Instant;
+    fn sleep(&self, sleeper: &Sleeper, until: Option<Instant>);
+    fn advance_to(&self, instant: Instant) -> bool;
+    fn tells_calls_apart(&self) -> bool;
+    fn runs_in_real_time(&self) -> bool;
+});
 
 /// The operating system's monotonic clock: [`Instant::now`].
 ///

@@ -46,7 +46,7 @@ pub(crate) struct Moved {
 
 /// The right to one more pending task at a scheduler, for a task that is to move there. It is given back on drop.
 pub(crate) struct Reservation {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     is_used: bool,
 }
 

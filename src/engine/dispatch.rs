@@ -15,7 +15,7 @@ use crate::engine::slots::closure::Named;
 use crate::engine::slots::deadline::{self, CameOut};
 use crate::engine::slots::task::{self, Repetition};
 use crate::executor::DueTask;
-use crate::executor::due::Settled;
+use crate::executor::due::GivenBack;
 use crate::executor::numbered::NumberedExecutor;
 use crate::observe::trace;
 use crate::platform::panics::quietly;
@@ -172,8 +172,8 @@ impl Engine {
         self.shared.hooks.catch(|| executor.executor.execute_batch(batch));
         // What was refused is taken back already, from the executor that had it.
         executor.backlog.take_back(self.batch.len());
-        executor.backlog.count_done(self.batch.over());
-        let Settled { refused, of_others, for_good } = self.batch.settle();
+        executor.backlog.count_done(self.batch.over);
+        let GivenBack { refused, of_others, for_good } = self.batch.settle();
         // It is the executor of this batch that says so, whosever task it gives back.
         if for_good {
             let (now, first_pause) = (self.now, self.first_pause());

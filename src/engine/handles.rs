@@ -109,10 +109,10 @@ fn reset_there(key: TaskKey, when: When) -> Reset {
     }
 }
 
-/// Returns when a task is due that waits, with the timeline on which that moment is.
-pub(crate) fn deadline(key: TaskKey) -> Option<(Moment, Timeline)> {
+/// Returns when a task is due that waits.
+pub(crate) fn deadline(key: TaskKey) -> Option<Instant> {
     let (deadline, there) = deadline::of(key)?;
-    Some((deadline, shared::at(there)?.watch.timeline))
+    Some(shared::at(there)?.watch.timeline.instant(deadline))
 }
 
 impl Shared {

@@ -43,7 +43,7 @@ use crate::platform::sync::lock_std;
 #[derive(Clone, Debug)]
 pub struct PoolThreads {
     pool: u64,
-    limit: usize,
+    pub(crate) limit: usize,
     /// How many threads may run a task: the limit, or fewer if the system starts no more. Relaxed, because it is looked at
     /// anew by each wait.
     available: Arc<AtomicUsize>,
@@ -52,10 +52,8 @@ pub struct PoolThreads {
 thread_local! {
     /// The number of the pool that the calling thread belongs to, or zero.
     static POOL: Cell<u64> = const { Cell::new(0) };
-    /// The address of the task that the calling thread runs, or zero.
-    static TASK: Cell<usize> = const { Cell::new(0) };
-    /// Those in whose runs that one is run, as by a driver that is turned in a task.
-    static OUTER_TASKS: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+    /// The addresses of the tasks that the calling thread runs: several, if a task turns a driver whose tasks run in it.
+    static TASKS: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
 impl PoolThreads {
@@ -72,10 +70,6 @@ impl PoolThreads {
     pub(crate) fn name_or_number(&self, name: Option<String>) -> String {
         let name = name.unwrap_or_else(|| format!("pool-{}-thread", self.pool));
         name.replace('\0', "") // std refuses it with a panic
-    }
-
-    pub(crate) fn limit(&self) -> usize {
-        self.limit
     }
 
     /// Notes how many threads may run a task. If they are fewer than before, the threads that wait look again whether they would
@@ -99,32 +93,17 @@ impl PoolThreads {
 }
 
 /// A guard: the calling thread runs a task until it is dropped.
-pub(crate) struct RunsTask {
-    before: usize,
-}
+pub(crate) struct RunsTask(());
 
 /// Notes that the calling thread runs the task at this address, until the guard is dropped.
-#[inline]
 pub(crate) fn runs(task: usize) -> RunsTask {
-    let before = TASK.replace(task);
-    if before != 0 {
-        with_outer(|outer| outer.push(before));
-    }
-    RunsTask { before }
-}
-
-#[cold]
-fn with_outer(work: impl FnOnce(&mut Vec<usize>)) {
-    let _ = OUTER_TASKS.try_with(|outer| work(&mut outer.borrow_mut()));
+    let _ = TASKS.try_with(|tasks| tasks.borrow_mut().push(task));
+    RunsTask(())
 }
 
 impl Drop for RunsTask {
-    #[inline]
     fn drop(&mut self) {
-        TASK.set(self.before);
-        if self.before != 0 {
-            with_outer(|outer| _ = outer.pop());
-        }
+        let _ = TASKS.try_with(|tasks| tasks.borrow_mut().pop());
     }
 }
 
@@ -136,16 +115,11 @@ struct PoolWait {
     /// The pool of the waiting thread, and the tasks that it runs, one inside of the other.
     pool: u64,
     runs: Vec<usize>,
-    waits_for: Awaited,
-    /// That of its sleeper.
-    waker: Waker,
-}
-
-/// A task that a thread waits for: its address, and the pool that runs it, if that is known.
-#[derive(Clone)]
-struct Awaited {
+    /// The address of the task that it waits for, and the pool that runs that one, if it is known.
     task: usize,
     by: Option<PoolThreads>,
+    /// That of its sleeper.
+    waker: Waker,
 }
 
 /// A guard: the calling thread waits for a task until it is dropped. `None` for a thread that belongs to no pool, because no
@@ -164,15 +138,13 @@ pub(crate) fn wait_for(
     if pool == 0 {
         return Some(Waiting(None));
     }
-    let mut runs = vec![TASK.get()];
-    with_outer(|outer| runs.extend_from_slice(outer));
+    let runs = TASKS.try_with(|tasks| tasks.borrow().clone()).unwrap_or_default();
     let by = by(); // before the lock: it may take another
     // Noted and checked under one lock. So if two waits close a circle together, the second one sees the first.
     let mut waits = lock_std(&WAITS);
-    let (thread, waits_for) = (thread::current().id(), Awaited { task, by });
-    let waker = waker.clone();
-    waits.push(PoolWait { thread, pool, runs, waits_for: waits_for.clone(), waker });
-    if is_stuck(&waits, waits_for) {
+    let (thread, waker) = (thread::current().id(), waker.clone());
+    waits.push(PoolWait { thread, pool, runs, task, by, waker });
+    if waits.last().is_some_and(|mine| is_stuck(&waits, mine)) {
         waits.pop();
         return None;
     }
@@ -184,7 +156,7 @@ impl Waiting {
     pub(crate) fn is_stuck(&self) -> bool {
         let waits = lock_std(&WAITS);
         let mine = waits.iter().find(|wait| Some(wait.thread) == self.0);
-        mine.is_some_and(|mine| is_stuck(&waits, mine.waits_for.clone()))
+        mine.is_some_and(|mine| is_stuck(&waits, mine))
     }
 }
 
@@ -197,28 +169,25 @@ impl Drop for Waiting {
     }
 }
 
-/// Returns true if no thread that goes on can be reached from this task.
-fn is_stuck(waits: &[PoolWait], first: Awaited) -> bool {
+/// Returns true if no thread that goes on can be reached from this wait.
+fn is_stuck(waits: &[PoolWait], first: &PoolWait) -> bool {
     let mut reached = vec![first];
     let mut next = 0;
-    while let Some(Awaited { task, by }) = reached.get(next).cloned() {
+    while let Some(PoolWait { task, by, .. }) = reached.get(next) {
         next += 1;
-        let needs = |wait: &&PoolWait| {
-            wait.runs.contains(&task) || by.as_ref().is_some_and(|by| wait.pool == by.pool)
-        };
-        let (runs_it, in_pool): (Vec<_>, Vec<_>) =
-            waits.iter().filter(needs).partition(|wait| wait.runs.contains(&task));
-        let goes_on = |by: &PoolThreads| in_pool.len() < by.available.load(Ordering::Relaxed);
-        if runs_it.is_empty() && by.as_ref().is_none_or(goes_on) {
-            // A thread goes on, or may go on: one of the pool does not wait, or the pool is not known.
-            return false;
-        }
         // A task that has started needs its own thread, and one in a queue any thread of its pool.
-        let needed = if runs_it.is_empty() { in_pool } else { runs_it };
+        let mut needed: Vec<_> = waits.iter().filter(|wait| wait.runs.contains(task)).collect();
+        if needed.is_empty() {
+            let Some(by) = by else { return false }; // the pool is not known, so a thread may go on
+            needed.extend(waits.iter().filter(|wait| wait.pool == by.pool));
+            if needed.len() < by.available.load(Ordering::Relaxed) {
+                return false; // a thread of the pool does not wait
+            }
+        }
         for wait in needed {
             // A task may be reached by several ways, and a circle comes back to it. It is looked at once.
-            if reached.iter().all(|known| known.task != wait.waits_for.task) {
-                reached.push(wait.waits_for.clone());
+            if reached.iter().all(|known| known.task != wait.task) {
+                reached.push(wait);
             }
         }
     }
@@ -247,7 +216,7 @@ thread_local! {
 /// A guard: the calling thread is in a [`block_on`](crate::future::block_on) until it is dropped.
 pub(crate) struct Blocking {
     blocked: Arc<Blocked>,
-    waker: Waker,
+    pub(crate) waker: Waker,
 }
 
 impl Blocking {
@@ -263,10 +232,6 @@ impl Blocking {
         let entry = (waker.data().addr(), Arc::downgrade(&blocked));
         let _ = BLOCKED.try_with(|all| all.borrow_mut().push(entry));
         Blocking { blocked, waker }
-    }
-
-    pub(crate) fn waker(&self) -> &Waker {
-        &self.waker
     }
 
     /// Returns true if the future was woken since the last sleep.
@@ -295,9 +260,9 @@ impl Blocking {
         let timers = self.blocked.own_timers.load(Ordering::Acquire);
         if timers == 0 {
             self.blocked.may_have_rung.store(false, Ordering::Relaxed);
+            return false;
         }
-        let may_have_rung = self.blocked.may_have_rung.load(Ordering::Relaxed);
-        timers > 0 && clones == 2 + 2 * timers && !may_have_rung
+        clones == 2 + 2 * timers && !self.blocked.may_have_rung.load(Ordering::Relaxed)
     }
 }
 
@@ -357,14 +322,13 @@ mod tests {
     use super::*;
 
     fn wait(pool: &PoolThreads, runs: usize, task: usize, by: &PoolThreads) -> PoolWait {
-        let waits_for = Awaited { task, by: Some(by.clone()) };
         let (thread, waker) = (thread::current().id(), Waker::noop().clone());
-        PoolWait { thread, pool: pool.pool, runs: vec![runs], waits_for, waker }
+        let (pool, by) = (pool.pool, Some(by.clone()));
+        PoolWait { thread, pool, runs: vec![runs], task, by, waker }
     }
 
     fn is_stuck(all: &[PoolWait]) -> bool {
-        let last = all.last().expect("a wait").waits_for.clone();
-        super::is_stuck(all, last)
+        super::is_stuck(all, all.last().expect("a wait"))
     }
 
     #[test]
@@ -392,7 +356,7 @@ mod tests {
         assert!(!is_stuck(&waits));
         two.set_available(1);
         assert!(is_stuck(&waits));
-        two.set_available(two.limit());
+        two.set_available(two.limit);
         assert!(!is_stuck(&waits));
     }
 
@@ -400,17 +364,17 @@ mod tests {
     #[test]
     fn a_timer_that_has_rung_makes_nobody_alone() {
         let blocking = Blocking::new();
-        let (in_a_timer, elsewhere) = (blocking.waker().clone(), blocking.waker().clone());
+        let (in_a_timer, elsewhere) = (blocking.waker.clone(), blocking.waker.clone());
         let timer = OwnTimer::note(&in_a_timer, || true);
         assert!(timer.is_some() && !blocking.is_alone());
         drop(elsewhere);
         assert!(blocking.is_alone());
-        let elsewhere = blocking.waker().clone();
+        let elsewhere = blocking.waker.clone();
         in_a_timer.wake();
         assert!(!blocking.is_alone());
         drop((timer, elsewhere));
         assert!(!blocking.is_alone(), "nothing is left");
-        let in_a_timer = blocking.waker().clone();
+        let in_a_timer = blocking.waker.clone();
         let _timer = OwnTimer::note(&in_a_timer, || true);
         assert!(blocking.is_alone());
     }
@@ -419,7 +383,7 @@ mod tests {
     fn a_task_of_an_unknown_pool_is_taken_to_go_on() {
         let one = &PoolThreads::new(1);
         let mut unknown = wait(one, 1, 9, one);
-        unknown.waits_for.by = None;
+        unknown.by = None;
         assert!(!is_stuck(&[unknown]));
     }
 }

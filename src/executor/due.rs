@@ -17,7 +17,6 @@ use crate::platform::panics::quietly;
 use crate::wheel::entry::{Entry, SchedulerId};
 
 type Closure = Box<dyn FnOnce() + Send>;
-type Layer = Box<dyn FnOnce(DueTask) + Send>;
 
 /// The scheduler that a due task belongs to. The engine implements it, so this module does not depend on the engine.
 pub(crate) trait TaskOwner: Send + Sync {
@@ -47,25 +46,18 @@ pub(crate) trait TaskOwner: Send + Sync {
 /// The scheduler of a due task, and the backlog of the executor that it was handed to.
 #[derive(Clone)]
 pub(crate) struct Origin {
-    owner: Arc<dyn TaskOwner>,
+    pub(super) owner: Arc<dyn TaskOwner>,
     /// `None` for the scheduler's executor.
     own: Option<Arc<Backlog>>,
 }
 
 impl Origin {
     /// Runs a task, unless it was cancelled.
-    #[inline]
     pub(super) fn run(&self, entry: Entry) {
         self.owner.run_all(&[entry]);
         self.count_done();
     }
 
-    fn forfeit(&self, entry: Entry) {
-        self.owner.forfeit(entry);
-        self.count_done();
-    }
-
-    #[inline]
     fn count_done(&self) {
         match &self.own {
             None => self.owner.count_done(),
@@ -78,10 +70,6 @@ impl Origin {
             None => self.owner.count_refused(),
             Some(own) => own.take_back(1),
         }
-    }
-
-    pub(super) fn prefetch(&self, entry: Entry) {
-        self.owner.prefetch(entry);
     }
 }
 
@@ -103,10 +91,7 @@ impl Origin {
 pub struct DueTask(Inner);
 
 enum Inner {
-    Scheduled {
-        origin: Origin,
-        entry: Entry,
-    },
+    Scheduled(Scheduled),
     Standalone {
         deadline: Instant,
         name: &'static str,
@@ -116,10 +101,26 @@ enum Inner {
     /// A layer around a task. The mutex is as above.
     Wrapped {
         task: Box<DueTask>,
-        run: Mutex<Layer>,
+        run: Mutex<Box<dyn FnOnce(DueTask) + Send>>,
     },
+}
+
+/// A task of a scheduler.
+struct Scheduled {
+    origin: Origin,
+    entry: Entry,
     /// It was run, or given back to its owner.
-    Empty,
+    is_settled: bool,
+}
+
+impl Drop for Scheduled {
+    fn drop(&mut self) {
+        // The executor has lost the task, so it is over: nobody else would run it.
+        if !self.is_settled {
+            self.origin.owner.forfeit(self.entry);
+            self.origin.count_done();
+        }
+    }
 }
 
 impl DueTask {
@@ -169,16 +170,18 @@ impl DueTask {
     }
 
     pub(super) fn scheduled(origin: Origin, entry: Entry) -> DueTask {
-        DueTask(Inner::Scheduled { origin, entry })
+        DueTask(Inner::Scheduled(Scheduled { origin, entry, is_settled: false }))
     }
 
     /// Runs the task here and now. Does nothing if it was cancelled in the meantime.
     ///
     /// A panic of the task is caught. If the task belongs to a scheduler, the panic is reported there.
-    pub fn run(mut self) {
-        match std::mem::replace(&mut self.0, Inner::Empty) {
-            // Its panic is caught there, and told to the hook.
-            Inner::Scheduled { origin, entry } => origin.run(entry),
+    pub fn run(self) {
+        match self.0 {
+            Inner::Scheduled(mut task) => {
+                task.is_settled = true;
+                task.origin.run(task.entry); // its panic is caught there, and told to the hook
+            }
             Inner::Standalone { task, .. } => {
                 quietly(task.into_inner().unwrap_or_else(PoisonError::into_inner));
             }
@@ -186,26 +189,24 @@ impl DueTask {
                 let run = run.into_inner().unwrap_or_else(PoisonError::into_inner);
                 quietly(|| run(*task));
             }
-            Inner::Empty => {}
         }
     }
 
     /// Returns the instant at which the task was due.
     pub fn deadline(&self) -> Instant {
         match &self.0 {
-            Inner::Scheduled { origin, entry } => origin.owner.instant(entry.moment()),
+            Inner::Scheduled(task) => task.origin.owner.instant(task.entry.moment()),
             Inner::Standalone { deadline, .. } => *deadline,
             Inner::Wrapped { task, .. } => task.deadline(),
-            Inner::Empty => Instant::now(),
         }
     }
 
     /// Returns how long ago the task was due, on its scheduler's clock. Returns zero if that clock panics.
     pub fn lateness(&self) -> Duration {
         let now = match &self.0 {
-            Inner::Scheduled { origin, .. } => origin.owner.now(),
+            Inner::Scheduled(task) => task.origin.owner.now(),
             Inner::Wrapped { task, .. } => return task.lateness(),
-            Inner::Standalone { .. } | Inner::Empty => Some(Instant::now()),
+            Inner::Standalone { .. } => Some(Instant::now()),
         };
         now.map_or(Duration::ZERO, |now| now.saturating_duration_since(self.deadline()))
     }
@@ -213,9 +214,9 @@ impl DueTask {
     /// Returns true if this is one run of a series.
     pub fn is_repeating(&self) -> bool {
         match &self.0 {
-            Inner::Scheduled { entry, .. } => entry.is_series(),
+            Inner::Scheduled(task) => task.entry.is_series(),
             Inner::Wrapped { task, .. } => task.is_repeating(),
-            Inner::Standalone { .. } | Inner::Empty => false,
+            Inner::Standalone { .. } => false,
         }
     }
 
@@ -231,61 +232,44 @@ impl DueTask {
     /// ```
     pub fn name(&self) -> &'static str {
         match &self.0 {
-            Inner::Scheduled { origin, entry } => {
-                origin.owner.name(*entry).unwrap_or("a task that is over")
+            Inner::Scheduled(task) => {
+                task.origin.owner.name(task.entry).unwrap_or("a task that is over")
             }
             Inner::Standalone { name, .. } => name,
             Inner::Wrapped { task, .. } => task.name(),
-            Inner::Empty => "a task that is over",
         }
     }
 
     /// Gives a task back to its scheduler, which hands it over again. Returns the name and the closure of one that belongs
     /// to none.
-    pub(crate) fn go_home(mut self) -> Option<(&'static str, Closure)> {
-        match std::mem::replace(&mut self.0, Inner::Empty) {
-            Inner::Scheduled { origin, entry } => {
-                origin.count_refused();
-                origin.owner.hand_over_again(entry);
+    pub(crate) fn go_home(self) -> Option<(&'static str, Closure)> {
+        match self.0 {
+            Inner::Scheduled(mut task) => {
+                task.is_settled = true;
+                task.origin.count_refused();
+                task.origin.owner.hand_over_again(task.entry);
                 None
             }
             Inner::Standalone { name, task, .. } => {
                 Some((name, task.into_inner().unwrap_or_else(PoisonError::into_inner)))
             }
-            Inner::Wrapped { .. } | Inner::Empty => None, // a batch has taken its layers off
+            Inner::Wrapped { .. } => None, // a batch has taken its layers off
         }
     }
 
-    /// Takes all layers off.
-    fn unwrapped(mut self) -> DueTask {
-        while let Inner::Wrapped { task, run } = &mut self.0 {
-            let layer = std::mem::replace(run, Mutex::new(Box::new(drop)));
-            let inner = std::mem::replace(&mut task.0, Inner::Empty);
-            self.0 = inner;
-            quietly(|| drop(layer)); // user code
-        }
-        self
-    }
-
-    /// Returns the entry of a task of this owner, or the task itself if it belongs to another one.
+    /// Takes all layers off. Returns the entry of a task of this owner, or the task itself if it belongs to another one.
     fn into_entry(mut self, owner: SchedulerId) -> Result<Entry, DueTask> {
-        match self.0 {
-            // By reference and then emptied, because a drop would forfeit the task.
-            Inner::Scheduled { ref origin, entry } if origin.owner.id() == owner => {
-                origin.count_refused(); // by the executor that has it, which need not be that of the batch
-                self.0 = Inner::Empty;
-                Ok(entry)
-            }
-            _ => Err(self),
+        while let Inner::Wrapped { task, run } = self.0 {
+            self = *task;
+            quietly(|| drop(run)); // user code
         }
-    }
-}
-
-impl Drop for DueTask {
-    fn drop(&mut self) {
-        // The executor has lost the task, so it is over: nobody else would run it.
-        if let Inner::Scheduled { origin, entry } = &self.0 {
-            origin.forfeit(*entry);
+        match self.0 {
+            Inner::Scheduled(mut task) if task.origin.owner.id() == owner => {
+                task.is_settled = true;
+                task.origin.count_refused(); // by the executor that has it, which need not be that of the batch
+                Ok(task.entry)
+            }
+            other => Err(DueTask(other)),
         }
     }
 }
@@ -321,13 +305,13 @@ impl_debug!(DueTask, self,
 )]
 #[must_use = "it holds the task, which is dropped with it: return it, or call `into_task`"]
 pub struct Rejected {
-    task: DueTask,
-    refusal: Refusal,
+    pub(super) task: DueTask,
+    pub(super) refusal: Refusal,
 }
 
 /// For how long an executor refuses, and what becomes of the tasks that it has accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Refusal {
+pub(super) enum Refusal {
     ForNow,
     ForGood,
     /// For good, but what was accepted before still runs.
@@ -437,29 +421,24 @@ pub struct DueBatch {
     /// How many of `due` have been taken out.
     taken: usize,
     /// How many of those are over already: they were run at once, by [`DueBatch::run_all`], or had been cancelled.
-    over: usize,
-    /// What the executor gave back.
-    refused: Vec<Entry>,
-    /// Tasks of other schedulers, or of none, that the executor gave back here.
-    of_others: Vec<DueTask>,
-    /// It has refused for good.
-    for_good: bool,
+    pub(crate) over: usize,
+    given_back: GivenBack,
 }
 
-/// What an executor has not taken of a batch.
+/// What an executor has given back in a batch, or left there.
 #[derive(Default)]
-pub(crate) struct Settled {
-    /// What it has refused or left.
+pub(crate) struct GivenBack {
     pub(crate) refused: Vec<Entry>,
+    /// Tasks of other schedulers, or of none.
     pub(crate) of_others: Vec<DueTask>,
+    /// It has refused for good.
     pub(crate) for_good: bool,
 }
 
 impl DueBatch {
     pub(crate) fn new(owner: Arc<dyn TaskOwner>) -> DueBatch {
-        let (due, refused, of_others) = (Vec::new(), Vec::new(), Vec::new());
-        let origin = Origin { owner, own: None };
-        DueBatch { origin, due, taken: 0, over: 0, refused, of_others, for_good: false }
+        let (origin, given_back) = (Origin { owner, own: None }, GivenBack::default());
+        DueBatch { origin, due: Vec::new(), taken: 0, over: 0, given_back }
     }
 
     /// Returns how many tasks are left in the batch, including cancelled ones.
@@ -484,11 +463,11 @@ impl DueBatch {
     /// Puts a task back that the executor has refused. It is handed over again later, without its
     /// [layers](DueTask::wrap). A task that belongs to no scheduler is scheduled here, for this executor, 100 ms from now.
     pub fn reject(&mut self, rejected: Rejected) {
-        self.for_good |= rejected.is_for_good();
+        self.given_back.for_good |= rejected.is_for_good();
         // An executor that serves several schedulers may reject a task here that came in the batch of another one.
-        match rejected.into_task().unwrapped().into_entry(self.origin.owner.id()) {
-            Ok(due) => self.refused.push(due),
-            Err(other) => self.of_others.push(other),
+        match rejected.into_task().into_entry(self.origin.owner.id()) {
+            Ok(due) => self.given_back.refused.push(due),
+            Err(other) => self.given_back.of_others.push(other),
         }
     }
 
@@ -504,23 +483,16 @@ impl DueBatch {
         self.origin.own = (executor.number != 0).then(|| Arc::clone(&executor.backlog));
     }
 
-    /// Returns how many of the tasks that were taken out are over already.
-    pub(crate) fn over(&self) -> usize {
-        self.over
-    }
-
     /// Empties the batch for the next hand-over.
-    pub(crate) fn settle(&mut self) -> Settled {
+    pub(crate) fn settle(&mut self) -> GivenBack {
         debug_assert!(self.over <= self.taken && self.taken <= self.due.len());
         // A task that the executor has left in the batch is refused for now: it may have been too busy, or have
         // panicked.
-        let mut refused = std::mem::take(&mut self.refused);
-        refused.extend(self.due.drain(self.taken..));
+        let mut given_back = std::mem::take(&mut self.given_back);
+        given_back.refused.extend(self.due.drain(self.taken..));
         self.due.clear();
         (self.taken, self.over, self.origin.own) = (0, 0, None);
-        let (of_others, for_good) =
-            (std::mem::take(&mut self.of_others), std::mem::take(&mut self.for_good));
-        Settled { refused, of_others, for_good }
+        given_back
     }
 }
 
@@ -530,7 +502,7 @@ impl Iterator for DueBatch {
     fn next(&mut self) -> Option<DueTask> {
         loop {
             let due = self.due.get(self.taken).copied()?;
-            self.due.get(self.taken + AHEAD).inspect(|soon| self.origin.prefetch(**soon));
+            self.due.get(self.taken + AHEAD).inspect(|soon| self.origin.owner.prefetch(**soon));
             self.taken += 1;
             // A hint that spares executors most of what was cancelled. The claim decides.
             if self.origin.owner.is_pending(due) {

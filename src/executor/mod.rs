@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, SendError, TrySendError};
 
 use crate::executor::deadlock::PoolThreads;
-use crate::platform::impls::call_target;
+use crate::platform::impls::impl_behind;
 
 pub use due::{DueBatch, DueTask, Rejected};
 #[cfg(feature = "tokio")]
@@ -180,13 +180,11 @@ impl Executor for mpsc::SyncSender<DueTask> {
     }
 }
 
-impl<E: Executor + ?Sized> Executor for Arc<E> {
-    call_target! {
-        fn execute(&self, task: DueTask) -> Result<(), Rejected>;
-        fn execute_batch(&self, batch: &mut DueBatch);
-        fn threads(&self) -> Option<PoolThreads>;
-    }
-}
+impl_behind!(E: Executor for Arc<E>; {
+    fn execute(&self, task: DueTask) -> Result<(), Rejected>;
+    fn execute_batch(&self, batch: &mut DueBatch);
+    fn threads(&self) -> Option<PoolThreads>;
+});
 
 /// Runs tasks on the tick thread itself: the fastest executor, for tasks that are short and never block.
 ///

@@ -25,10 +25,7 @@ pub(crate) struct NumberedExecutor {
 
 impl NumberedExecutor {
     /// Makes the executor of a scheduler, with the count of what it has not done.
-    pub(crate) fn of_scheduler(
-        executor: Box<dyn Executor>,
-        backlog: Arc<Backlog>,
-    ) -> Arc<NumberedExecutor> {
+    pub(crate) fn of_scheduler(executor: Box<dyn Executor>, backlog: Arc<Backlog>) -> Arc<Self> {
         Arc::new(NumberedExecutor { executor, number: 0, table: None, backlog })
     }
 }

@@ -13,13 +13,12 @@
 //! No task runs and no task is dropped under the lock (S11).
 
 use std::collections::VecDeque;
-use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use super::due::{AHEAD, DueTask, Origin, Rejected};
+use super::due::{AHEAD, DueTask, Origin, Refusal, Rejected};
 use super::{DueBatch, Executor};
 use crate::executor::deadlock::PoolThreads;
 use crate::platform::impls::impl_debug;
@@ -72,10 +71,9 @@ struct Shared {
 #[derive(Default)]
 struct Queue {
     work: VecDeque<Work>,
-    /// Batches to be used again, so that a steady flow allocates nothing.
+    /// Batches to be used again, 256 at most, so that a steady flow allocates nothing.
     spare: Vec<Arc<QueuedBatch>>,
     threads: usize,
-    started: usize,
     idle: usize,
     is_closing: bool,
 }
@@ -85,6 +83,7 @@ enum Work {
     Task(DueTask),
 }
 
+#[derive(Default)]
 struct QueuedBatch {
     /// `None` while the batch is spare, so that it keeps no scheduler alive.
     origin: Option<Origin>,
@@ -92,12 +91,6 @@ struct QueuedBatch {
     /// How many tasks have been taken. It may exceed their number.
     taken: AtomicUsize,
 }
-
-/// How many spare batches are kept.
-const MAX_SPARE: usize = 256;
-
-/// A queue that is empty keeps the room for so many batches and tasks, so that a steady flow allocates nothing.
-const KEPT: usize = 1024;
 
 impl ThreadPool {
     /// Makes a pool of at most this many threads, and at least one. They are called `pool-N-thread-1`,
@@ -170,40 +163,26 @@ impl ThreadPool {
 
     // ----- tasks come in -------------------------------------------------------------------
 
-    /// Queues work. Returns it if the pool is shut down, or has no thread and none can be started.
-    fn push(&self, work: Work) -> Result<(), Work> {
+    /// Queues work. Returns it with the refusal if the pool is shut down, or has no thread and none can be started.
+    fn push(&self, work: Work) -> Result<(), (Work, Refusal)> {
         let mut queue = lock_std(&self.shared.queue);
         if queue.is_closing {
-            return Err(work);
+            let goes_on_here = self.shared.threads.has_this_thread();
+            let finishing = Refusal::Finishing { goes_on_here };
+            let refusal = if queue.is_terminated() { Refusal::ForGood } else { finishing };
+            return Err((work, refusal));
         }
-        // A thread starts only if none is idle, up to the limit.
-        let no_thread = queue.idle == 0
-            && queue.threads < self.shared.threads.limit()
-            && self.shared.start_thread(&mut queue).is_err();
         // With at least one thread the work waits in the queue, however few the system starts.
-        if no_thread && queue.threads == 0 {
-            return Err(work);
+        let is_first = queue.threads == 0;
+        if is_first && !self.shared.start_thread(&mut queue) {
+            return Err((work, Refusal::ForNow));
         }
         queue.work.push_back(work);
-        let wake = queue.idle > 0;
-        drop(queue);
-        if wake {
-            // One worker only, which wakes the next one. So the tick thread wakes at most one thread per batch.
-            self.shared.work.notify_one();
+        // One worker only, which wakes the next one. So the tick thread wakes at most one thread per batch.
+        if !is_first {
+            self.shared.wake_another(queue);
         }
         Ok(())
-    }
-
-    /// Refuses a task that could not be queued.
-    fn refuse(&self, task: DueTask) -> Rejected {
-        let queue = lock_std(&self.shared.queue);
-        let (is_closing, is_terminated) = (queue.is_closing, queue.is_terminated());
-        drop(queue);
-        match (is_closing, is_terminated) {
-            (false, _) => Rejected::new(task),
-            (true, false) => Rejected::finishing(task, self.shared.threads.has_this_thread()),
-            (true, true) => Rejected::for_good(task),
-        }
     }
 }
 
@@ -218,17 +197,16 @@ impl Executor for ThreadPool {
     /// Refuses a task [for good](Rejected::for_good) if the pool is [shut down](ThreadPool::shutdown), and for now if it has
     /// no thread and the system does not start one.
     fn execute(&self, task: DueTask) -> Result<(), Rejected> {
-        self.push(Work::Task(task)).map_err(|work| match work {
-            Work::Task(task) => self.refuse(task),
-            Work::Batch(_) => unreachable!("a single task was pushed"),
-        })
+        match self.push(Work::Task(task)) {
+            Err((Work::Task(task), refusal)) => Err(Rejected { task, refusal }),
+            _ => Ok(()),
+        }
     }
 
     fn execute_batch(&self, batch: &mut DueBatch) {
         // A batch of one needs no counter and no list.
         if batch.len() == 1 {
-            let task = batch.next().map(|task| self.execute(task));
-            if let Some(Err(rejected)) = task {
+            if let Some(Err(rejected)) = batch.next().map(|task| self.execute(task)) {
                 batch.reject(rejected);
             }
             return;
@@ -237,14 +215,15 @@ impl Executor for ThreadPool {
             return; // others have taken its tasks
         }
         // The entries are copied into a batch of our own, because the engine fills its own anew at once.
-        let mut queued = lock_std(&self.shared.queue).take_spare();
+        let mut queued = lock_std(&self.shared.queue).spare.pop().unwrap_or_default();
         let fill = Arc::get_mut(&mut queued).expect("nobody else has a spare batch");
         fill.origin = Some(batch.take_all(&mut fill.due));
-        if let Err(Work::Batch(refused)) = self.push(Work::Batch(queued)) {
+        if let Err((Work::Batch(refused), refusal)) = self.push(Work::Batch(queued)) {
             // Each task goes back as refused. If the pool has no thread, the engine offers it again.
             let Some(origin) = &refused.origin else { return };
             for due in &refused.due {
-                batch.reject(self.refuse(DueTask::scheduled(origin.clone(), *due)));
+                let task = DueTask::scheduled(origin.clone(), *due);
+                batch.reject(Rejected { task, refusal });
             }
         }
     }
@@ -264,23 +243,24 @@ impl Drop for ThreadPool {
 // Each count is read in a block of its own, so nothing is locked while the formatter, user code, runs.
 impl_debug!(ThreadPool, self,
     name: self.shared.name,
-    limit: self.shared.threads.limit(),
+    limit: self.shared.threads.limit,
     threads: { lock_std(&self.shared.queue).threads },
     idle: { lock_std(&self.shared.queue).idle }
 );
 
 impl Shared {
-    /// Starts a thread.
-    fn start_thread(self: &Arc<Self>, queue: &mut Queue) -> io::Result<()> {
+    /// Starts a thread. Returns false if the system does not.
+    fn start_thread(self: &Arc<Self>, queue: &mut Queue) -> bool {
         let shared = Arc::clone(self);
-        let name = format!("{}-{}", self.name, queue.started + 1);
+        // A thread ends only when the pool is closing and has no more work, and none is started after that.
+        let name = format!("{}-{}", self.name, queue.threads + 1);
         // Under the lock, so that the count is right. It happens once for each thread.
-        let started = thread::Builder::new().name(name).spawn(move || shared.run_worker());
-        queue.threads += usize::from(started.is_ok());
-        queue.started += usize::from(started.is_ok());
-        let available = if started.is_ok() { self.threads.limit() } else { queue.threads };
+        let has_started =
+            thread::Builder::new().name(name).spawn(move || shared.run_worker()).is_ok();
+        queue.threads += usize::from(has_started);
+        let available = if has_started { self.threads.limit } else { queue.threads };
         self.threads.set_available(available);
-        started.map(drop)
+        has_started
     }
 
     /// The body of a worker thread.
@@ -317,7 +297,7 @@ impl Shared {
                 }
                 return None;
             }
-            queue.work.shrink_to(KEPT);
+            queue.work.shrink_to(1024); // a crowd leaves no memory behind, and a steady flow allocates nothing
             queue.idle += 1;
             queue = self.work.wait(queue).unwrap_or_else(PoisonError::into_inner);
             queue.idle -= 1;
@@ -333,8 +313,8 @@ impl Shared {
         if queue.idle > 0 {
             drop(queue);
             self.work.notify_one();
-        } else if queue.threads < self.threads.limit() {
-            let _ = self.start_thread(&mut queue);
+        } else if queue.threads < self.threads.limit {
+            self.start_thread(&mut queue);
         }
     }
 }
@@ -358,12 +338,6 @@ impl Queue {
         self.work.pop_front()
     }
 
-    fn take_spare(&mut self) -> Arc<QueuedBatch> {
-        self.spare.pop().unwrap_or_else(|| {
-            Arc::new(QueuedBatch { origin: None, due: Vec::new(), taken: AtomicUsize::new(0) })
-        })
-    }
-
     /// Drops a worker's share in a batch that is used up. The last worker to do so makes the batch spare, and gets its
     /// scheduler, to be dropped outside of the lock.
     fn retire(&mut self, mut batch: Arc<QueuedBatch>) -> Option<Origin> {
@@ -377,7 +351,7 @@ impl Queue {
         // The scheduler goes now, so that a spare batch keeps no scheduler alive.
         last.due.clear();
         *last.taken.get_mut() = 0;
-        if self.spare.len() < MAX_SPARE {
+        if self.spare.len() < 256 {
             self.spare.push(batch);
         }
         origin
@@ -392,9 +366,7 @@ impl QueuedBatch {
             // Relaxed: the queue's lock has published the batch, and each index is given out once.
             let index = self.taken.fetch_add(1, Ordering::Relaxed);
             let Some(due) = self.due.get(index) else { break };
-            if let Some(soon) = self.due.get(index + AHEAD) {
-                origin.prefetch(*soon);
-            }
+            self.due.get(index + AHEAD).inspect(|soon| origin.owner.prefetch(**soon));
             origin.run(*due);
         }
     }

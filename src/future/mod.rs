@@ -72,7 +72,7 @@ use crate::scheduler::in_force;
 pub fn block_on<F: IntoFuture>(future: F) -> F::Output {
     let mut future = pin!(future.into_future());
     let blocking = Blocking::new();
-    let mut context = Context::from_waker(blocking.waker());
+    let mut context = Context::from_waker(&blocking.waker);
     loop {
         if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
             return output;

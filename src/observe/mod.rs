@@ -17,7 +17,7 @@ use std::time::Instant;
 
 use crossbeam_queue::ArrayQueue;
 
-use crate::platform::impls::{call_target, impl_debug};
+use crate::platform::impls::{impl_behind, impl_debug};
 use crate::platform::panics::{Delivered, Payload, caught, discard, quietly};
 
 #[cfg(feature = "metrics")]
@@ -141,24 +141,15 @@ pub trait Observer: Send + Sync + 'static {
     fn stopped(&self, leftovers: usize) {}
 }
 
-/// Makes a pointer to an observer an observer: each method calls that of the target.
-macro_rules! observer_behind {
-    ($($pointer:ty),*) => {$(
-        impl<O: Observer + ?Sized> Observer for $pointer {
-            call_target! {
-                fn took_in(&self, tasks: usize);
-                fn handed_over(&self, tasks: usize);
-                fn rejected(&self, tasks: usize);
-                fn will_sleep(&self, until: Option<Instant>);
-                fn turned(&self, wheel: WheelView<'_>);
-                fn woke(&self);
-                fn stopped(&self, leftovers: usize);
-            }
-        }
-    )*};
-}
-
-observer_behind!(Box<O>, Arc<O>);
+impl_behind!(O: Observer for Box<O>, Arc<O>; {
+    fn took_in(&self, tasks: usize);
+    fn handed_over(&self, tasks: usize);
+    fn rejected(&self, tasks: usize);
+    fn will_sleep(&self, until: Option<Instant>);
+    fn turned(&self, wheel: WheelView<'_>);
+    fn woke(&self);
+    fn stopped(&self, leftovers: usize);
+});
 
 /// A scheduler's wheel at the end of a turn, for inspection: see [`Observer::turned`].
 ///

@@ -19,14 +19,24 @@ macro_rules! impl_debug {
 }
 pub(crate) use impl_debug;
 
-/// Writes methods of a trait for a pointer: each calls that of the target, also where the trait has a default.
+/// Implements a trait for pointers to what implements it: each method calls that of the target, also where the trait has a
+/// default.
+#[cfg(feature = "std")]
+macro_rules! impl_behind {
+    ($target:ident: $trait:ident for $($pointer:ty),*; $methods:tt) => {$(
+        impl<$target: $trait + ?Sized> $trait for $pointer {
+            $crate::platform::impls::call_target!($methods);
+        }
+    )*};
+}
+/// Writes the methods of such an impl.
 #[cfg(feature = "std")]
 macro_rules! call_target {
-    ($(fn $method:ident(&self $(, $argument:ident: $type:ty)*) $(-> $result:ty)?;)*) => {$(
+    ({$(fn $method:ident(&self $(, $argument:ident: $type:ty)*) $(-> $result:ty)?;)*}) => {$(
         fn $method(&self $(, $argument: $type)*) $(-> $result)? {
             (**self).$method($($argument),*)
         }
     )*};
 }
 #[cfg(feature = "std")]
-pub(crate) use call_target;
+pub(crate) use {call_target, impl_behind};

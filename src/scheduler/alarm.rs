@@ -154,17 +154,15 @@ impl Scheduler {
 pub struct Alarm {
     key: TaskKey,
     /// The waker's data and vtable, which tell it from other wakers.
-    target: Target,
+    target: (usize, usize),
     /// It counts as a task of the scheduler.
     is_counted: bool,
     /// Counts this alarm for the detection of deadlocks, until its waker is given back or dropped.
     own_timer: Option<OwnTimer>,
 }
 
-/// The addresses of a waker's data and vtable.
-type Target = (usize, usize);
-
-fn target(waker: &Waker) -> Target {
+/// Returns the addresses of a waker's data and vtable.
+fn target(waker: &Waker) -> (usize, usize) {
     (waker.data().addr(), std::ptr::from_ref(waker.vtable()).addr())
 }
 
@@ -175,22 +173,20 @@ impl Alarm {
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "measured: row S4-pending of `benches/peers`")]
     fn new(woken: WakeAt, scheduler: &Shared, waker: &Waker, is_counted: bool) -> Option<Alarm> {
-        let target = target(waker);
-        match woken {
-            WakeAt::Now => None,
+        let (key, own_timer) = match woken {
+            WakeAt::Now => return None,
+            // A thread that blocks on this alarm would wait for ever if nobody but the thread itself can serve it.
             WakeAt::Pending(key) => {
-                // A thread that blocks on this alarm would wait for ever if nobody but the thread itself can serve it.
-                let own_timer = OwnTimer::note(waker, || in_force::is_served_here(scheduler));
-                Some(Alarm { key, target, is_counted, own_timer })
+                (key, OwnTimer::note(waker, || in_force::is_served_here(scheduler)))
             }
             WakeAt::Later => {
                 // The engine is far behind, so the waker is not kept. The task polls again, and its thread never
                 // sleeps here (PRESSURE-3).
                 waker.wake_by_ref();
-                let (key, own_timer) = (TaskKey::NONE, None);
-                Some(Alarm { key, target, is_counted, own_timer })
+                (TaskKey::NONE, None)
             }
-        }
+        };
+        Some(Alarm { key, target: target(waker), is_counted, own_timer })
     }
 
     /// Returns true if the waker is still to be woken. Then it will be woken after this call, at the instant or when

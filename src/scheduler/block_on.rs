@@ -11,7 +11,6 @@
 //!   nothing is: a clock that can be moved: Stalled; one that runs by itself: look again and again
 //! ```
 
-use std::cell::Cell;
 use std::future::{Future, IntoFuture};
 use std::pin::pin;
 use std::sync::Arc;
@@ -20,18 +19,16 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use super::driver::Driver;
-use super::in_force;
+use super::in_force::{self, Guard, Guarded};
 use crate::clock::parking::Sleeper;
 use crate::error::Stalled;
 
-/// How often a thread looks for what others have scheduled, on a clock that runs by itself, while nothing is pending.
-const LOOK: Duration = Duration::from_millis(1);
-
-/// The waker of the future that blocks a thread.
+/// The waker of the future that blocks a thread, and what the thread sleeps with.
+#[derive(Default)]
 struct Woken {
     /// The future was woken since its last poll. The swap that clears it acquires what the waker has released.
     flag: AtomicBool,
-    sleeper: Waker,
+    sleeper: Sleeper,
 }
 
 impl Wake for Woken {
@@ -41,19 +38,23 @@ impl Wake for Woken {
 
     fn wake_by_ref(self: &Arc<Self>) {
         self.flag.store(true, Ordering::Release);
-        self.sleeper.wake_by_ref();
+        self.sleeper.waker().wake();
     }
 }
 
-/// What a thread that blocks does while its future waits.
-struct Blocking<'a> {
-    driver: &'a Driver,
-    woken: Arc<Woken>,
-    sleeper: Sleeper,
-    /// For how long it waits for other threads, in real time, before the clock jumps, and before it gives up.
-    patience: Duration,
-    /// It is the turn of the clock of `time::pause`.
-    may_jump: Cell<bool>,
+impl Woken {
+    /// Waits until another thread wakes the future, for this long at most.
+    fn wait_for_others(&self, patience: Duration) {
+        let start = Instant::now();
+        // A sleep may return early. Relaxed: the swap that takes the flag acquires.
+        while !self.flag.load(Ordering::Relaxed) {
+            let left = patience.saturating_sub(start.elapsed());
+            if left.is_zero() {
+                break;
+            }
+            self.sleeper.sleep_for(left);
+        }
+    }
 }
 
 impl Driver {
@@ -143,72 +144,62 @@ impl Driver {
             return Err(Stalled { pending: 0, is_inside_a_task: true });
         }
         // So that the functions of `time` inside of the future keep time by this driver.
-        let _in_force = self.enter();
+        let _in_force = Guard::new(Guarded::Driven(self.shared.id, self.scheduler.clone()));
         let mut future = pin!(future.into_future());
-        let sleeper = Sleeper::new();
-        let woken = Woken { flag: AtomicBool::new(false), sleeper: sleeper.waker() };
-        let blocking = Blocking {
-            driver: self,
-            woken: Arc::new(woken),
-            sleeper,
-            patience,
-            may_jump: Cell::new(true),
-        };
-        let waker = Waker::from(Arc::clone(&blocking.woken));
+        let (woken, mut may_jump) = (Arc::<Woken>::default(), true);
+        let waker = Waker::from(Arc::clone(&woken));
         let result = loop {
             if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
                 break Ok(output);
             }
-            if let Err(stalled) = blocking.wait() {
+            if let Err(stalled) = self.wait(&woken, patience, &mut may_jump) {
                 break Err(stalled);
             }
         };
         // A stop may have come in the last poll, and no turn follows.
-        self.cell.end_if_stopped();
+        self.end_if_stopped();
         self.resume_panic();
         result
     }
-}
 
-impl Blocking<'_> {
-    /// Turns the scheduler until the future is woken.
-    fn wait(&self) -> Result<(), Stalled> {
+    /// Turns the scheduler until the future is woken. `may_jump`: it is the turn of the clock of `time::pause`.
+    fn wait(&self, woken: &Woken, patience: Duration, may_jump: &mut bool) -> Result<(), Stalled> {
         loop {
-            let mut next = self.driver.turn(); // also if the future wakes itself each time
+            let mut next = self.turn(); // also if the future wakes itself each time
             // The flag is cleared before the next poll, so a wake during that poll, or after it, is found here.
-            if self.woken.flag.swap(false, Ordering::Acquire) {
+            if woken.flag.swap(false, Ordering::Acquire) {
                 return Ok(());
             }
-            if self.has_more(next) {
+            if self.has_more(woken, next) {
                 continue;
             }
             // Two clocks that can be moved take turns, because on each of them a series may have no end.
-            let is_alone = next.is_none() || self.driver.shared.watch.is_in_real_time;
-            let may_jump = self.may_jump.replace(is_alone);
-            if may_jump && in_force::jump_when_idle() {
+            let is_alone = next.is_none() || self.shared.watch.is_in_real_time;
+            if std::mem::replace(may_jump, is_alone) && in_force::jump_when_idle() {
                 continue;
             }
-            self.may_jump.set(true);
-            if !self.driver.moves_clock_to(self.driver.reading()) {
-                // It runs by itself. Another thread may schedule, so nothing is waited for in one go.
+            *may_jump = true;
+            if !self.moves_clock_to(self.reading()) {
+                // It runs by itself. Another thread may schedule, so nothing is waited for in one go. If nothing is pending,
+                // this thread looks for that each millisecond.
                 match next {
-                    Some(next) => self.driver.sleep_towards(next, &self.sleeper),
-                    None => self.sleeper.sleep_for(LOOK),
+                    Some(next) => self.sleep_towards(next, &woken.sleeper),
+                    None => woken.sleeper.sleep_for(Duration::from_millis(1)),
                 }
                 continue;
             }
             // Other threads may be about to wake the future, which takes real time. The clock must not jump before
             // that.
-            if !self.patience.is_zero() {
-                self.wait_for_others();
-                next = self.driver.turn(); // they may have scheduled something
+            if !patience.is_zero() {
+                woken.wait_for_others(patience);
+                next = self.turn(); // they may have scheduled something
             }
             match next {
-                _ if self.has_more(next) => {}
-                Some(next) => _ = self.driver.moves_clock_to(next),
+                _ if self.has_more(woken, next) => {}
+                Some(next) => _ = self.moves_clock_to(next),
                 // Nothing is pending, and nobody has woken the future in the time that the caller gives them.
                 None => {
-                    let pending = self.driver.shared.pending();
+                    let pending = self.shared.pending();
                     return Err(Stalled { pending, is_inside_a_task: false });
                 }
             }
@@ -216,22 +207,9 @@ impl Blocking<'_> {
     }
 
     /// Returns true if the future was woken, or if something is due.
-    fn has_more(&self, next: Option<Instant>) -> bool {
+    fn has_more(&self, woken: &Woken, next: Option<Instant>) -> bool {
         // The future may also wait for a task that this driver runs, so what is due comes before a jump of the clock.
-        let is_due = next.is_some_and(|next| next <= self.driver.reading());
-        is_due || self.woken.flag.load(Ordering::Relaxed)
-    }
-
-    /// Waits until another thread wakes the future, as long as they were given.
-    fn wait_for_others(&self) {
-        let start = Instant::now();
-        // A sleep may return early. Relaxed: the swap that takes the flag acquires.
-        while !self.woken.flag.load(Ordering::Relaxed) {
-            let left = self.patience.saturating_sub(start.elapsed());
-            if left.is_zero() {
-                break;
-            }
-            self.sleeper.sleep_for(left);
-        }
+        let is_due = next.is_some_and(|next| next <= self.reading());
+        is_due || woken.flag.load(Ordering::Relaxed)
     }
 }

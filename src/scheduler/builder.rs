@@ -1,12 +1,11 @@
 //! The [`Builder`], which makes a scheduler with a tick thread or with a [`Driver`].
 
 use std::any::TypeId;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use super::Scheduler;
-use crate::clock::clocks::Watch;
-use crate::clock::clocks::{Clock, ManualClock, SystemClock};
+use super::{Life, Scheduler};
+use crate::clock::clocks::{Clock, ManualClock, SystemClock, Watch};
 use crate::clock::parking::Sleeper;
 use crate::clock::timeline::Timeline;
 use crate::engine::shared::Shared;
@@ -48,28 +47,7 @@ pub struct Builder {
     hooks: Hooks,
 }
 
-/// At the default tick, one rotation of the wheel takes four seconds: most timeouts are shorter than that, or are
-/// cancelled before it has passed.
-const WHEEL_SIZE: usize = 4096;
-
-/// The longest bucket of a wheel with exact deadlines, whatever the tick is.
-const LONGEST_EXACT_BUCKET: Duration = Duration::from_millis(1);
-
 impl Builder {
-    pub(super) fn new() -> Builder {
-        Builder {
-            tick: Duration::from_millis(1),
-            wheel_size: WHEEL_SIZE,
-            precision: Precision::default(),
-            executor: None,
-            clock: None,
-            thread_name: None,
-            max_pending: None,
-            shutdown_timeout: Duration::from_secs(5),
-            hooks: Hooks::default(),
-        }
-    }
-
     /// Sets how long a tick is. It must be above zero. A tick of more than 18 years is shortened to that. By default, a
     /// tick is 1 ms.
     pub fn tick(mut self, tick: Duration) -> Builder {
@@ -178,18 +156,15 @@ impl Builder {
     /// and [`BuildError::Thread`] if the thread could not be started.
     pub fn build(mut self) -> Result<Scheduler, BuildError> {
         let clock = self.clock.take().unwrap_or_else(|| chosen(SystemClock));
-        let name = self.thread_name.take();
-        let pool_name = || name.as_ref().map(|name| format!("{name}-pool"));
-        let default = || Box::new(ThreadPool::of_the_machine(pool_name()));
-        let executor = self.executor.take().unwrap_or_else(|| default());
-        let threads = executor.threads();
+        let pool_name = self.thread_name.as_ref().map(|name| format!("{name}-pool"));
+        let default = || -> Box<dyn Executor> { Box::new(ThreadPool::of_the_machine(pool_name)) };
+        let executor = self.executor.take().unwrap_or_else(default);
         let sleeper = Sleeper::new();
-        let name = name.unwrap_or_else(|| String::from("tickwheel"));
+        let name = self.thread_name.take().unwrap_or_else(|| String::from("tickwheel"));
         let bell = Doorbell::new(Some(sleeper.waker()));
-        let engine = self.build_engine(clock, executor, bell, true)?;
-        let shared = Arc::clone(&engine.shared);
+        let (engine, life) = self.build_engine(clock, executor, bell, true)?;
         tick_thread::spawn(engine, sleeper, &name).map_err(BuildError::Thread)?;
-        Ok(Scheduler::from_shared(shared, Weak::new(), threads))
+        Ok(Scheduler::of_life(life))
     }
 
     /// Makes a scheduler without a thread, and the [`Driver`] that turns it.
@@ -201,14 +176,13 @@ impl Builder {
     pub fn build_driven(mut self) -> Result<(Scheduler, Driver), BuildError> {
         let clock = self.clock.take().unwrap_or_else(|| chosen(ManualClock::new()));
         let executor = self.executor.take().unwrap_or_else(|| Box::new(Inline));
-        let threads = executor.threads();
         // A test whose task panics would pass otherwise.
         self.hooks.are_driven();
-        let engine = self.build_engine(clock, executor, Doorbell::new(None), false)?;
-        let shared = Arc::clone(&engine.shared);
-        let cell = EngineCell::new(engine);
-        let scheduler = Scheduler::from_shared(shared, Arc::downgrade(&cell), threads);
-        let driver = Driver::new(cell, &scheduler);
+        let (engine, mut life) = self.build_engine(clock, executor, Doorbell::new(None), false)?;
+        let (shared, cell) = (Arc::clone(&engine.shared), EngineCell::new(engine));
+        life.driven = Arc::downgrade(&cell);
+        let scheduler = Scheduler::of_life(life);
+        let driver = Driver { shared, cell, scheduler: scheduler.downgrade() };
         Ok((scheduler, driver))
     }
 
@@ -218,20 +192,23 @@ impl Builder {
         executor: Box<dyn Executor>,
         bell: Arc<Doorbell>,
         has_a_thread: bool,
-    ) -> Result<Engine, BuildError> {
+    ) -> Result<(Engine, Life), BuildError> {
         if !self.wheel_size.is_power_of_two() {
             return Err(BuildError::WheelSize(self.wheel_size));
         }
         let bucket = match self.precision {
             Precision::Tick => self.tick,
-            // The entries of the next bucket are sorted one by one, which would cost too much for a large bucket.
-            Precision::Exact => self.tick.min(LONGEST_EXACT_BUCKET),
+            // The entries of the next bucket are sorted one by one, which would cost too much for a bucket that is longer
+            // than this.
+            Precision::Exact => self.tick.min(Duration::from_millis(1)),
         };
         let timeline = Timeline::new(clock.now(), bucket).ok_or(BuildError::ZeroTick)?;
         let watch = Watch::new(clock, is_system, timeline, self.tick);
         let (limit, timeout) = (self.max_pending, self.shutdown_timeout);
         let shared = Shared::new(watch, self.hooks, bell, limit, timeout, has_a_thread);
-        Ok(Engine::new(shared, executor, self.precision, self.wheel_size))
+        let (threads, successor) = (executor.threads(), OnceLock::new());
+        let life = Life { shared: Arc::clone(&shared), driven: Weak::new(), threads, successor };
+        Ok((Engine::new(shared, executor, self.precision, self.wheel_size), life))
     }
 }
 
@@ -246,7 +223,19 @@ fn chosen<C: Clock>(clock: C) -> ChosenClock {
 /// Returns the same as [`Scheduler::builder`].
 impl Default for Builder {
     fn default() -> Builder {
-        Builder::new()
+        Builder {
+            tick: Duration::from_millis(1),
+            // At the default tick, one rotation of the wheel takes four seconds: most timeouts are shorter than that, or are
+            // cancelled before it has passed.
+            wheel_size: 4096,
+            precision: Precision::default(),
+            executor: None,
+            clock: None,
+            thread_name: None,
+            max_pending: None,
+            shutdown_timeout: Duration::from_secs(5),
+            hooks: Hooks::default(),
+        }
     }
 }
 

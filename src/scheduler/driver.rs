@@ -8,16 +8,16 @@ use std::time::{Duration, Instant};
 use crate::clock::clocks::Clock;
 use crate::clock::parking::Sleeper;
 use crate::clock::tick::Moment;
-use crate::clock::timeline::short_of_never;
+use crate::clock::timeline::{after, short_of_never};
 use crate::engine::shared::Shared;
 use crate::engine::termination::Leaver;
 use crate::engine::this_thread::TurningMark;
 use crate::engine::{Engine, Next};
 use crate::platform::impls::impl_debug;
+use crate::platform::panics::caught;
 use crate::platform::sync::{Mutex, lock};
-use crate::scheduler::in_force::Guard;
+use crate::scheduler::WeakScheduler;
 use crate::scheduler::leftovers::{Leftovers, Stopping};
-use crate::scheduler::{Scheduler, WeakScheduler};
 
 /// Turns a scheduler that has no thread: what [`Builder::build_driven`](crate::Builder::build_driven) returns beside
 /// the scheduler.
@@ -58,60 +58,34 @@ use crate::scheduler::{Scheduler, WeakScheduler};
 pub struct Driver {
     pub(super) shared: Arc<Shared>,
     pub(super) cell: Arc<EngineCell>,
-    scheduler: WeakScheduler,
+    pub(super) scheduler: WeakScheduler,
 }
 
 /// Holds an engine that has no thread, unless it is being turned.
-pub(crate) struct EngineCell {
-    engine: Mutex<Option<Box<Engine>>>,
-    shared: Arc<Shared>,
-}
+pub(super) struct EngineCell(Mutex<Option<Box<Engine>>>);
 
 impl EngineCell {
-    pub(crate) fn new(engine: Engine) -> Arc<EngineCell> {
-        let shared = Arc::clone(&engine.shared);
-        Arc::new(EngineCell { engine: Mutex::new(Some(Box::new(engine))), shared })
+    pub(super) fn new(engine: Engine) -> Arc<EngineCell> {
+        Arc::new(EngineCell(Mutex::new(Some(Box::new(engine)))))
     }
 
     /// Calls `work` with the engine. Returns `None` if the engine is out already, because another call has it.
     fn with_engine<R>(&self, work: impl FnOnce(&mut Engine) -> R) -> Option<R> {
         // Taken out, so nothing is locked while tasks run (S11). A call from inside a task finds none.
-        let engine = lock(&self.engine).take()?;
-        // It is put back also if something unwinds here.
-        let mut guard = PutBack { cell: self, engine: Some(engine) };
+        let mut engine = lock(&self.0).take()?;
         // Observers, clocks and wakers that run here are inside of a turn, too (S21).
-        let _mark = TurningMark::new(self.shared.id);
-        guard.engine.as_mut().map(|engine| work(engine))
+        let _mark = TurningMark::new(engine.shared.id);
+        let worked = caught(|| work(&mut engine));
+        // It is put back also if something unwinds here.
+        let before = lock(&self.0).replace(engine);
+        debug_assert!(before.is_none(), "an engine is taken out once");
+        Some(worked.unwrap_or_else(|panic| resume_unwind(panic)))
     }
 
     /// Turns a stopped engine to its end, unless another call has it. Then that call is followed by a turn, or by
-    /// [`end_if_stopped`](EngineCell::end_if_stopped).
-    pub(crate) fn end(&self) {
+    /// [`end_if_stopped`](Driver::end_if_stopped).
+    pub(super) fn end(&self) {
         self.with_engine(turn_until_done);
-    }
-
-    /// Does the last turn if a stop has come while the engine was out. A call that does not tell its caller to turn again
-    /// at once ends with this.
-    pub(super) fn end_if_stopped(&self) {
-        // A stop stores `is_closing` before it looks for the engine. If it has found none, the engine came back after
-        // that, under the same lock, so this load sees the store.
-        if self.shared.is_closing() {
-            self.end();
-        }
-    }
-}
-
-/// Puts the engine back into its cell when it is dropped.
-struct PutBack<'a> {
-    cell: &'a EngineCell,
-    engine: Option<Box<Engine>>,
-}
-
-impl Drop for PutBack<'_> {
-    fn drop(&mut self) {
-        let mut cell = lock(&self.cell.engine);
-        debug_assert!(cell.is_none(), "an engine is taken out once");
-        *cell = self.engine.take();
     }
 }
 
@@ -128,14 +102,14 @@ fn turn_until_done(engine: &mut Engine) -> Next {
 }
 
 impl Driver {
-    pub(crate) fn new(cell: Arc<EngineCell>, scheduler: &Scheduler) -> Driver {
-        let shared = Arc::clone(scheduler.shared());
-        Driver { shared, cell, scheduler: scheduler.downgrade() }
-    }
-
-    /// Puts its scheduler in force on the calling thread, as long as a handle of it is left.
-    pub(super) fn enter(&self) -> Guard {
-        Guard::driven(&self.scheduler, self.shared.id)
+    /// Does the last turn if a stop has come while the engine was out. A call that does not tell its caller to turn again
+    /// at once ends with this.
+    pub(super) fn end_if_stopped(&self) {
+        // A stop stores `is_closing` before it looks for the engine. If it has found none, the engine came back after
+        // that, under the same lock, so this load sees the store.
+        if self.shared.is_closing() {
+            self.cell.end();
+        }
     }
 
     /// Returns the present, on the scheduler's clock.
@@ -163,7 +137,7 @@ impl Driver {
         }
         if let Some(panic) = self.shared.hooks.first_panic() {
             // Only now, when the engine is back and has done all that was due.
-            self.cell.end_if_stopped();
+            self.end_if_stopped();
             resume_unwind(panic);
         }
     }
@@ -210,7 +184,7 @@ impl Driver {
         let Some(come_back) = self.cell.with_engine(turn).flatten() else {
             return Some(self.reading()); // there is more to do at once
         };
-        self.cell.end_if_stopped();
+        self.end_if_stopped();
         come_back
     }
 
@@ -241,18 +215,19 @@ impl Driver {
         }
         let before = self.shared.fired();
         // Counted from before the first turn, so the time that runs take is part of it.
-        let target = self.reading().checked_add(by);
-        let target = target.unwrap_or_else(|| self.shared.watch.timeline.instant(Moment::NEVER));
-        let target = short_of_never(target);
+        let target = short_of_never(after(self.reading(), by));
         // From deadline to deadline, so each task sees the time at which it was due.
         loop {
-            match self.turn() {
-                Some(next) if next <= target => self.advance_clock(next),
-                _ if self.reading() < target => self.advance_clock(target),
+            let next = match self.turn() {
+                Some(next) if next <= target => next,
+                _ if self.reading() < target => target,
                 _ => break,
+            };
+            if next > self.reading() && !self.moves_clock_to(next) {
+                self.sleep_towards(next, &Sleeper::new());
             }
         }
-        self.cell.end_if_stopped();
+        self.end_if_stopped();
         self.resume_panic();
         usize::try_from(self.shared.fired() - before).unwrap_or(usize::MAX)
     }
@@ -278,18 +253,11 @@ impl Driver {
     /// ```
     pub fn next_deadline(&self) -> Option<Instant> {
         let first = self.cell.with_engine(Engine::first_deadline);
-        self.cell.end_if_stopped();
+        self.end_if_stopped();
         // Another call has the engine, or this is one of its tasks. The pending tasks are not known, so the caller
         // looks again at once.
         let Some(first) = first else { return Some(self.reading()) };
         first.map(|first| self.shared.watch.timeline.instant(first))
-    }
-
-    /// Moves the clock to this instant, or waits for a tick at most if the clock cannot be moved.
-    fn advance_clock(&self, instant: Instant) {
-        if instant > self.reading() && !self.moves_clock_to(instant) {
-            self.sleep_towards(instant, &Sleeper::new());
-        }
     }
 
     /// Moves the clock to this instant. Returns false if the clock cannot be moved.
@@ -301,7 +269,7 @@ impl Driver {
     pub(super) fn sleep_towards(&self, instant: Instant, sleeper: &Sleeper) {
         // Another thread may schedule a task in the meantime that is due earlier, and nothing wakes this sleep for it.
         let tick = Duration::from_nanos(self.shared.watch.timeline.tick_nanos().get());
-        let step = self.reading().checked_add(tick).map_or(instant, |step| step.min(instant));
+        let step = after(self.reading(), tick).min(instant);
         self.ask_clock(|clock| clock.sleep(sleeper, Some(step)));
     }
 

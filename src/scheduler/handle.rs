@@ -29,7 +29,6 @@ use once_cell::race::OnceBox;
 
 use crate::engine::handles;
 use crate::engine::slots::state::NotEnded;
-use crate::engine::slots::task::Ending;
 use crate::engine::slots::{Phase, task};
 use crate::platform::impls::impl_debug;
 use crate::platform::sync::{AtomicBool, IS_MODEL, InOrder, Ordering};
@@ -252,10 +251,7 @@ impl Cancellable {
     /// waits for nothing but its turn, returns the present.
     pub fn deadline(&self) -> Option<Instant> {
         match &self.0 {
-            Inner::Task(task) => {
-                let (deadline, timeline) = handles::deadline(task.key)?;
-                Some(timeline.instant(deadline))
-            }
+            Inner::Task(task) => handles::deadline(task.key),
             Inner::Other(other) => other.deadline(),
         }
     }
@@ -375,18 +371,18 @@ impl TaskHandle {
     }
 
     fn cancel(&self) -> bool {
-        match task::cancel(self.key) {
-            (Ok(task), scheduler) => self.end(task, scheduler),
-            (Err(NotEnded::Doomed), scheduler) => self.note_doomed(scheduler),
+        let (task, scheduler) = match task::cancel(self.key) {
+            (Ok(task), scheduler) => (task, scheduler),
+            (Err(NotEnded::Doomed), scheduler) => {
+                // A series, in its run. Pairs with the load in `is_cancelled` (HANDLE-2).
+                self.cancelled.store_in_order(true);
+                self.tell_clones();
+                // It counts as pending in its runs too. The runner drops the closure.
+                handles::count_cancel::<true>(scheduler, true);
+                return true;
+            }
             (Err(NotEnded::Lost), _) => return false,
-        }
-        true
-    }
-
-    /// Ends a task that this handle has cancelled, and that belonged to this scheduler.
-    #[inline(always)]
-    #[expect(clippy::inline_always, reason = "a cancel takes 30 instructions more with a call")]
-    fn end(&self, task: Ending, scheduler: SchedulerId) {
+        };
         // Relaxed: the slot is not given back yet, so the word still tells how the task ended (HANDLE-2).
         self.cancelled.store(true, Ordering::Relaxed);
         self.tell_clones();
@@ -397,19 +393,10 @@ impl TaskHandle {
         if let Some(thrown) = thrown {
             handles::report(scheduler, *thrown); // the drop of a captured value has panicked (S9)
         }
-    }
-
-    /// Notes that this handle has cancelled a series in its run.
-    #[cold]
-    fn note_doomed(&self, scheduler: SchedulerId) {
-        self.cancelled.store_in_order(true); // pairs with the load in `is_cancelled` (HANDLE-2)
-        self.tell_clones();
-        // A series counts as pending in its runs too. The runner drops the closure.
-        handles::count_cancel::<true>(scheduler, true);
+        true
     }
 
     /// Sets the shared outcome, if a clone has been made.
-    #[inline]
     fn tell_clones(&self) {
         // Pairs with the store in `clone` (HANDLE-1).
         if self.is_shared.load_in_order() {
@@ -450,15 +437,10 @@ impl Clone for TaskHandle {
         if self.is_cancelled() {
             outcome.store(true, Ordering::Relaxed);
         }
-        let shared_outcome = OnceBox::new();
-        let _ = shared_outcome.set(Box::new(Arc::clone(outcome))); // it is new, so it is empty
-        TaskHandle {
-            key: self.key,
-            scheduler: self.scheduler,
-            cancelled: AtomicBool::new(false),
-            is_shared: AtomicBool::new(true),
-            shared_outcome,
-        }
+        let mut clone = TaskHandle::new(self.key, self.scheduler);
+        clone.is_shared = AtomicBool::new(true);
+        let _ = clone.shared_outcome.set(Box::new(Arc::clone(outcome))); // it is new, so it is empty
+        clone
     }
 }
 

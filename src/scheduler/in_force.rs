@@ -60,26 +60,21 @@ impl TimeSource {
     /// Returns the scheduler, or `None` if it is the global one and the system starts no thread for it.
     #[inline]
     pub(crate) fn scheduler(&self) -> Option<&Scheduler> {
-        match &self.0 {
-            Some(scheduler) => Some(scheduler),
-            None => Scheduler::try_global().ok(),
-        }
+        self.0.as_deref().or_else(|| Scheduler::try_global().ok())
     }
 
     /// Goes over to the scheduler that follows this one, or to the global one. Returns this deadline by its clock, or
     /// `None` if this is the global one already.
-    pub(crate) fn fall_back(&mut self, deadline: Instant) -> Option<Instant> {
+    pub(crate) fn fall_back(&mut self, mut deadline: Instant) -> Option<Instant> {
         let old = Arc::clone(self.0.as_ref()?);
         let next = TimeSource(old.service.life.successor.get().cloned());
         // The instants of two clocks cannot be compared, unless both are the system's.
         let has_system_clock = |scheduler: &Scheduler| scheduler.shared().watch.has_system_clock;
         let is_one_time = has_system_clock(&old) && next.known().is_none_or(has_system_clock);
-        let deadline = if next.0.is_some() || is_one_time {
-            deadline
-        } else {
+        if next.0.is_none() && !is_one_time {
             let left = deadline.saturating_duration_since(old.now()); // before the other reading, so that it is never early
-            after(next.now(), left)
-        };
+            deadline = after(next.now(), left);
+        }
         *self = next; // last, because a clock may panic
         Some(deadline)
     }
@@ -93,10 +88,7 @@ impl TimeSource {
     /// Returns true if it is this scheduler.
     #[cfg(feature = "hyper")]
     pub(crate) fn is(&self, scheduler: &Scheduler) -> bool {
-        match &self.0 {
-            Some(own) => Arc::ptr_eq(own.shared(), scheduler.shared()),
-            None => scheduler.is_global(),
-        }
+        self.known().is_some_and(|own| Arc::ptr_eq(own.shared(), scheduler.shared()))
     }
 }
 
@@ -104,7 +96,7 @@ thread_local! {
     /// Something is in `HERE`. It has no destructor, so it can be read as long as the thread lives.
     static IS_ANY: Cell<bool> = const { Cell::new(false) };
     static HERE: RefCell<Here> =
-        const { RefCell::new(Here { paused: None, guards: Vec::new(), resumed: None, count: 0 }) };
+        const { RefCell::new(Here { paused: None, guards: Vec::new(), resumed: None }) };
 }
 
 /// What is in force on a thread.
@@ -113,13 +105,11 @@ struct Here {
     /// By their numbers, the innermost last.
     guards: Vec<(u64, Guarded)>,
     resumed: Option<Arc<Scheduler>>,
-    /// How many guards there ever were.
-    count: u64,
 }
 
 /// What a guard has put in force.
 #[derive(Clone)]
-enum Guarded {
+pub(super) enum Guarded {
     Entered(Arc<Scheduler>),
     /// In a `Driver::block_on`, which keeps nothing alive.
     Driven(SchedulerId, WeakScheduler),
@@ -144,22 +134,22 @@ impl Here {
         IS_ANY.get().then(|| HERE.try_with(|here| look(&here.borrow())).ok().flatten())?
     }
 
-    /// Returns what the innermost guard of `enter` has put in force, or else the innermost `block_on`.
-    fn innermost(&self) -> Option<&Guarded> {
+    /// Returns what decides: the virtual clock, or else the innermost guard of `enter`, or else the innermost `block_on`.
+    fn chosen(&self) -> Option<Guarded> {
         let of = |is_meant: fn(&Guarded) -> bool| {
             self.guards.iter().map(|(_, guarded)| guarded).rfind(|guarded| is_meant(guarded))
         };
+        let paused = self.paused.as_ref().map(|it| Guarded::Entered(Arc::clone(&it.scheduler)));
         // A guard of `enter` inside or around a `block_on` was asked for by name, so it counts more.
-        of(|guarded| matches!(guarded, Guarded::Entered(_))).or_else(|| of(|_| true))
+        let entered = || of(|guarded| matches!(guarded, Guarded::Entered(_)));
+        paused.or_else(|| entered().or_else(|| of(|_| true)).cloned())
     }
 }
 
 /// Returns the scheduler in force, or `None` if that is the global one.
 #[cold]
 fn in_force() -> Option<Arc<Scheduler>> {
-    let paused = || Some(Guarded::Entered(Arc::clone(&paused()?.scheduler)));
-    let guarded = paused().or_else(|| Here::look(|here| here.innermost().cloned()));
-    let chosen = guarded.and_then(|guarded| match guarded {
+    let chosen = Here::look(Here::chosen).and_then(|guarded| match guarded {
         Guarded::Entered(scheduler) => Some(scheduler),
         Guarded::Driven(_, scheduler) => Some(scheduler.upgrade()?.for_futures()),
     });
@@ -236,18 +226,13 @@ impl_debug!(Entered<'_>, self);
 pub(super) struct Guard(u64);
 
 impl Guard {
-    fn new(guarded: Guarded) -> Guard {
+    pub(super) fn new(guarded: Guarded) -> Guard {
         let number = Here::change(|here| {
-            here.count += 1;
-            here.guards.push((here.count, guarded));
-            here.count
+            let number = here.guards.last().map_or(1, |(last, _)| last + 1);
+            here.guards.push((number, guarded));
+            number
         });
         Guard(number.unwrap_or(0)) // the numbers begin with 1
-    }
-
-    /// For the time of a `Driver::block_on`.
-    pub(super) fn driven(scheduler: &WeakScheduler, id: SchedulerId) -> Guard {
-        Guard::new(Guarded::Driven(id, scheduler.clone()))
     }
 }
 
@@ -292,32 +277,16 @@ fn paused() -> Option<Rc<Paused>> {
     Here::look(|here| here.paused.clone())
 }
 
-/// What [`pause`], [`resume`] and [`advance`] found.
-pub(crate) enum Time {
-    Changed,
-    WasSo,
-    /// The thread is in a [`Driver::block_on`], whose time is virtual already.
-    Driven,
-}
-
 /// Returns true if a `Driver::block_on` in virtual time decides about the time of the calling thread.
-fn is_driven() -> bool {
-    let driver = Here::look(|here| match here.innermost() {
-        Some(Guarded::Driven(_, scheduler)) if here.paused.is_none() => Some(scheduler.clone()),
-        _ => None,
-    });
-    let driver = driver.and_then(|driver| driver.upgrade());
-    driver.is_some_and(|driver| !driver.shared().watch.is_in_real_time)
+pub(crate) fn is_driven() -> bool {
+    let Some(Guarded::Driven(_, driver)) = Here::look(Here::chosen) else { return false };
+    driver.upgrade().is_some_and(|driver| !driver.shared().watch.is_in_real_time)
 }
 
-/// Puts a virtual clock on the calling thread.
-pub(crate) fn pause() -> Time {
-    // Inside a `Driver::block_on` time is virtual already, and a second clock would stand still beside it.
-    if is_driven() {
-        return Time::Driven;
-    }
+/// Puts a virtual clock on the calling thread. Returns false if it has one.
+pub(crate) fn pause() -> bool {
     if paused().is_some() {
-        return Time::WasSo;
+        return false;
     }
     let clock = ManualClock::new();
     // From the time that was in force, so instants never go back.
@@ -327,23 +296,22 @@ pub(crate) fn pause() -> Time {
     let last = RefCell::new(None);
     let paused = Rc::new(Paused { scheduler: scheduler.for_futures(), driver, last });
     drop(Here::change(|here| here.paused.replace(paused)));
-    Time::Changed
+    true
 }
 
-/// Has the time of the calling thread run on from where it stands. The sleeps on the virtual clock go over to that time.
-pub(crate) fn resume() -> Time {
-    let Some(paused) = Here::change(|here| here.paused.take()).flatten() else {
-        return if is_driven() { Time::Driven } else { Time::WasSo };
-    };
+/// Has the time of the calling thread run on from where its virtual clock stands. The sleeps on that clock go over to that
+/// time. Returns false if it has no virtual clock.
+pub(crate) fn resume() -> bool {
+    let Some(paused) = Here::change(|here| here.paused.take()).flatten() else { return false };
     let clock = Resumed { stood_at: paused.driver.now(), at: Instant::now() };
     let resumed = Scheduler::builder().clock(clock).thread_name("tickwheel-resumed").build();
     let resumed = resumed.ok().map(|scheduler| scheduler.for_futures());
     // Set before the close wakes the sleeps, which look for it then.
-    let successor = resumed.clone();
-    successor.into_iter().for_each(|next| _ = paused.scheduler.service.life.successor.set(next));
+    let successor = &paused.scheduler.service.life.successor;
+    resumed.iter().for_each(|next| _ = successor.set(Arc::clone(next)));
     drop(Here::change(|here| std::mem::replace(&mut here.resumed, resumed)));
     drop(paused.scheduler.close()); // it wakes the sleeps
-    Time::Changed
+    true
 }
 
 /// The time of a thread after [`resume`]: it runs on from where the virtual clock stood, so instants never go back.
@@ -373,16 +341,9 @@ impl Clock for Resumed {
     }
 }
 
-/// Moves the virtual clock of the calling thread.
-pub(crate) fn advance(duration: Duration) -> Time {
-    match paused() {
-        Some(paused) => {
-            paused.driver.advance(duration);
-            Time::Changed
-        }
-        None if is_driven() => Time::Driven,
-        None => Time::WasSo,
-    }
+/// Moves the virtual clock of the calling thread. Returns false if it has none.
+pub(crate) fn advance(duration: Duration) -> bool {
+    paused().map(|paused| paused.driver.advance(duration)).is_some()
 }
 
 /// Notes that a sleep which was polled on this thread waits.

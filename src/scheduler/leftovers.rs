@@ -89,14 +89,14 @@ impl Stopping {
 
     /// Wraps leftovers that were taken, and notes that this no longer waits.
     pub(super) fn leave_with(&mut self, taken: Vec<Leftover>) -> Leftovers {
-        self.leave();
-        Leftovers::new(Arc::clone(&self.shared), taken)
+        self.leave(Leaver::Taker);
+        Leftovers { shared: Arc::clone(&self.shared), tasks: taken.into_iter() }
     }
 
     /// Notes that it does not wait any more.
-    pub(super) fn leave(&mut self) {
+    pub(super) fn leave(&mut self, leaver: Leaver) {
         if std::mem::take(&mut self.is_taker) {
-            self.shared.drop_leftovers(self.shared.termination.leave(Leaver::Taker));
+            self.shared.drop_leftovers(self.shared.termination.leave(leaver));
         }
     }
 
@@ -111,10 +111,8 @@ impl Stopping {
         }
         // The tick thread would wait for itself, so it only looks.
         let timeout = if self.shared.is_turned_here() { Duration::ZERO } else { timeout };
-        match self.shared.termination.wait(termination::deadline_after(timeout)) {
-            Some(leftovers) => Ok(self.leave_with(leftovers)),
-            None => Err(self),
-        }
+        let taken = self.shared.termination.wait(termination::deadline_after(timeout));
+        taken.map(|leftovers| self.leave_with(leftovers)).ok_or(self)
     }
 }
 
@@ -123,11 +121,10 @@ impl Future for Stopping {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Leftovers> {
         let this = self.get_mut();
-        let polled = if this.is_taker {
-            this.shared.termination.poll(&mut this.waiter, context.waker())
-        } else {
-            Poll::Ready(Vec::new())
-        };
+        if !this.is_taker {
+            return Poll::Ready(this.leave_with(Vec::new()));
+        }
+        let polled = this.shared.termination.poll(&mut this.waiter, context.waker());
         polled.map(|leftovers| this.leave_with(leftovers))
     }
 }
@@ -139,10 +136,7 @@ impl Drop for Stopping {
         let waker = self.waiter.and_then(|waiter| self.shared.termination.forget(waiter));
         // A waker's `Drop` is user code, so its panic is reported (S9).
         self.shared.hooks.catch(|| drop(waker));
-        if self.is_taker {
-            let given_up = self.shared.termination.leave(Leaver::TakerThatGivesUp);
-            self.shared.drop_leftovers(given_up);
-        }
+        self.leave(Leaver::TakerThatGivesUp);
     }
 }
 
@@ -172,10 +166,6 @@ pub struct Leftovers {
 }
 
 impl Leftovers {
-    pub(crate) fn new(shared: Arc<Shared>, tasks: Vec<Leftover>) -> Leftovers {
-        Leftovers { shared, tasks: tasks.into_iter() }
-    }
-
     /// Returns how many tasks are left over.
     pub fn len(&self) -> usize {
         self.tasks.len()
@@ -305,10 +295,9 @@ impl PendingTask {
         self.shared.termination.runs_leftover(true);
         // A handle may cancel the task until it is claimed.
         let running = Running::claim_leftover(task.key);
-        let runs = running.is_some();
-        running.into_iter().for_each(|running| self.shared.run_claimed(running, due, false));
+        let has_run = running.map(|running| self.shared.run_claimed(running, due, false));
         self.shared.termination.runs_leftover(false);
-        runs
+        has_run.is_some()
     }
 
     /// Cancels the task. Returns false if one of its handles has cancelled it before.
@@ -382,34 +371,33 @@ impl PendingTask {
             // A task that was cancelled needs no room, so it cannot be refused.
             return Ok(Cancellable::cancelled(task.key, self.shared.id));
         }
-        let (shared, own) = (to.shared(), to.own.as_ref());
         // Room is reserved before the task leaves this scheduler, so a scheduler that is full leaves it where it is.
-        let mut reservation = shared.reserve()?;
+        let mut reservation = to.shared().reserve()?;
         if task.is_in_run {
             // The move has to wait for the end of the run, and keeps the room that was reserved.
-            let (shared_there, own_there) = (Arc::clone(shared), own.cloned());
+            let own = to.own.clone();
             let move_later = move |mut task: PendingTask| {
-                _ = task.move_to(reservation, &shared_there, own_there.as_ref(), true);
+                _ = task.move_to(reservation, own.as_ref(), true);
             };
             if self.defer_while_in_run(move_later) {
                 return Ok(Cancellable::new(task.key, self.shared.id));
             }
             // The run has ended in the meantime, and the reservation was dropped with `move_later`.
-            reservation = shared.reserve()?;
+            reservation = to.shared().reserve()?;
         }
-        self.move_to(reservation, shared, own, task.is_in_run)
+        self.move_to(reservation, to.own.as_ref(), task.is_in_run)
     }
 
-    /// Moves a task that is not in a run to another scheduler, onto this executor there. The task stays in its holder
-    /// and keeps its key, so its handles keep working.
+    /// Moves a task that is not in a run to the scheduler where room is reserved, onto this executor there. The task stays in
+    /// its holder and keeps its key, so its handles keep working.
     fn move_to(
         &mut self,
         reservation: Reservation,
-        shared: &Shared,
         executor: Option<&Arc<NumberedExecutor>>,
         was_in_run: bool,
     ) -> Result<Cancellable, ScheduleError> {
         let Some(task) = self.task else { return Ok(Cancellable::already_cancelled()) };
+        let shared = Arc::clone(&reservation.shared);
         let (here, there, from) = (self.shared.watch.now(), shared.watch.now(), self.shared.id);
         // A reset may move the deadline until the task is held, so the translation is called then.
         let deadline = move |deadline| there.after(remaining(deadline, here));
@@ -431,17 +419,10 @@ impl PendingTask {
         let shared = Arc::clone(&self.shared);
         let decision: Decision =
             Box::new(move |task| action(PendingTask { shared, task: Some(task) }));
-        match self.shared.termination.decide(task.key, decision) {
-            Ok(()) => {
-                self.task = None;
-                true
-            }
-            Err(unused) => {
-                drop(unused);
-                self.task = Some(Leftover { is_in_run: false, ..task }); // the run has ended in the meantime
-                false
-            }
-        }
+        let is_deferred = self.shared.termination.decide(task.key, decision).is_ok();
+        // If it is not, the run has ended in the meantime.
+        self.task = (!is_deferred).then_some(Leftover { is_in_run: false, ..task });
+        is_deferred
     }
 }
 

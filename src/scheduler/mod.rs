@@ -80,10 +80,6 @@ pub struct Scheduler {
 /// close.
 struct Service {
     shared: Arc<Shared>,
-    /// The engine of a driven scheduler. If the scheduler has a tick thread, there is none here.
-    driven: Weak<EngineCell>,
-    /// The pool that the scheduler's executor runs tasks on, if it is one of this crate's.
-    threads: Option<PoolThreads>,
     /// Of futures: the service of the handle that they come from.
     made_from: Option<Weak<Service>>,
     life: Arc<Life>,
@@ -92,6 +88,10 @@ struct Service {
 /// What handles and futures share: when it is dropped, the service stops (S24).
 struct Life {
     shared: Arc<Shared>,
+    /// The engine of a driven scheduler. If the scheduler has a tick thread, there is none here.
+    driven: Weak<EngineCell>,
+    /// The pool that the scheduler's executor runs tasks on, if it is one of this crate's.
+    threads: Option<PoolThreads>,
     /// To which scheduler futures go over when this one is closed, if its time goes on there.
     successor: OnceLock<Arc<Scheduler>>,
 }
@@ -138,7 +138,7 @@ impl Scheduler {
 
     /// Returns a builder, which sets tick, executor, clock and other options.
     pub fn builder() -> Builder {
-        Builder::new()
+        Builder::default()
     }
 
     /// Returns a scheduler for the whole process, with the defaults. It is made on first use, and never ends, because
@@ -203,16 +203,10 @@ impl Scheduler {
         if is_new { Ok(()) } else { Err(BuildError::GlobalInUse) }
     }
 
-    fn from_shared(
-        shared: Arc<Shared>,
-        driven: Weak<EngineCell>,
-        threads: Option<PoolThreads>,
-    ) -> Scheduler {
+    fn of_life(life: Life) -> Scheduler {
         // Apart from the service, because the services of futures share it: the scheduler ends with the last of them.
-        let life = Life { shared: Arc::clone(&shared), successor: OnceLock::new() };
-        let life = Arc::new(life);
-        let service = Service { shared, driven, threads, made_from: None, life };
-        Scheduler::of(Arc::new(service), None)
+        let (shared, life) = (Arc::clone(&life.shared), Arc::new(life));
+        Scheduler::of(Arc::new(Service { shared, made_from: None, life }), None)
     }
 
     fn of(service: Arc<Service>, own: Option<Arc<NumberedExecutor>>) -> Scheduler {
@@ -275,21 +269,16 @@ impl Scheduler {
 
     /// Returns a handle for users, if this one is for futures: the one that it comes from, or a new one if that is gone.
     fn for_users(&self) -> Scheduler {
-        let made_from = self.service.made_from.as_ref().and_then(Weak::upgrade);
-        made_from.map_or_else(
-            || {
-                self.shared().termination.join_closers();
-                self.with_own_service(None)
-            },
-            |service| Scheduler::of(service, self.own.clone()),
-        )
+        if let Some(service) = self.service.made_from.as_ref().and_then(Weak::upgrade) {
+            return Scheduler::of(service, self.own.clone());
+        }
+        self.shared().termination.join_closers();
+        self.with_own_service(None)
     }
 
     fn with_own_service(&self, made_from: Option<Weak<Service>>) -> Scheduler {
-        let Service { shared, driven, threads, life, .. } = &*self.service;
-        let (shared, driven, life) = (Arc::clone(shared), Weak::clone(driven), Arc::clone(life));
-        let service = Service { shared, driven, threads: threads.clone(), made_from, life };
-        Scheduler::of(Arc::new(service), self.own.clone())
+        let (shared, life) = (Arc::clone(self.shared()), Arc::clone(&self.service.life));
+        Scheduler::of(Arc::new(Service { shared, made_from, life }), self.own.clone())
     }
 
     /// Returns a handle that does not keep the service alive.
@@ -301,7 +290,7 @@ impl Scheduler {
     pub(crate) fn threads(&self) -> Option<PoolThreads> {
         match &self.own {
             Some(own) => own.executor.threads(),
-            None => self.service.threads.clone(),
+            None => self.service.life.threads.clone(),
         }
     }
 
@@ -342,7 +331,7 @@ impl Scheduler {
             return Err(CloseError::OnTickThread);
         }
         self.stop().wait_timeout(shared.termination.timeout).map_err(|mut stopping| {
-            stopping.leave(); // it gives nothing up, so a later close can collect
+            stopping.leave(Leaver::Taker); // it gives nothing up, so a later close can collect
             CloseError::Timeout
         })
     }
@@ -370,7 +359,7 @@ impl Scheduler {
         shared.stop();
         // A driven engine has no thread that would see the stop. A turn that is under way sees it by itself.
         if !shared.is_turned_here() {
-            self.service.driven.upgrade().iter().for_each(|engine| engine.end());
+            self.service.life.driven.upgrade().iter().for_each(|engine| engine.end());
         }
         stopping
     }
@@ -475,8 +464,7 @@ pub struct WeakScheduler {
 impl WeakScheduler {
     /// Returns the scheduler, or `None` if its last handle has been dropped.
     pub fn upgrade(&self) -> Option<Scheduler> {
-        let service = self.service.upgrade()?;
-        Some(Scheduler::of(service, self.own.clone()))
+        Some(Scheduler::of(self.service.upgrade()?, self.own.clone()))
     }
 }
 

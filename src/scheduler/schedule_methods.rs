@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Scheduler;
+use super::schedule_trait::Scheduled;
 use crate::clock::repeat::{Period, Repeat};
 use crate::clock::tick::Times;
 use crate::engine::shared::Shared;
@@ -18,19 +19,30 @@ use crate::observe::trace;
 use crate::scheduler::handle::Cancellable;
 use crate::wheel::entry::TaskKey;
 
-/// Admits a task. A task that is refused is dropped. Not inlined, so that callers do not each get a copy of `admit`.
+/// What the methods make of a refused task that give it back.
+fn give_back<T>(_: &Shared, reason: ScheduleError, task: T) -> TryScheduleError<T> {
+    TryScheduleError::new(reason, task)
+}
+
+/// What the other methods make of it.
+fn drop_refused<T>(shared: &Shared, reason: ScheduleError, refused: T) -> ScheduleError {
+    shared.hooks.catch(|| drop(refused)); // its panic must not cost the caller the reason
+    reason
+}
+
+/// Admits a task. Not inlined, so that callers do not each get a copy of `Shared::admit`. With the scheduler in place of its
+/// parts, a schedule takes 11 instructions more.
 #[inline(never)]
-fn admit_out_of_line<T: Content>(
+fn admit_out_of_line<T: Content, E>(
     shared: &Shared,
     times: Times,
     task: T,
     repetition: Repetition,
     own: Option<&Arc<NumberedExecutor>>,
-) -> Result<TaskKey, ScheduleError> {
-    shared.admit(times, task, repetition, own).map_err(|(reason, refused)| {
-        shared.hooks.catch(|| drop(refused)); // its panic must not cost the caller the reason
-        reason
-    })
+    refuse: impl FnOnce(&Shared, ScheduleError, T) -> E,
+) -> Result<TaskKey, E> {
+    let admitted = shared.admit(times, task, repetition, own);
+    admitted.map_err(|(reason, task)| refuse(shared, reason, task))
 }
 
 impl Scheduler {
@@ -89,7 +101,7 @@ impl Scheduler {
     where
         F: FnOnce() + Send + 'static,
     {
-        self.try_admit_once(self.shared().watch.after(delay), task)
+        self.admit_once_or(self.shared().watch.after(delay), task, give_back)
     }
 
     /// Like [`schedule_at`](Scheduler::schedule_at), but returns the task if it is not accepted.
@@ -115,62 +127,49 @@ impl Scheduler {
     where
         F: FnOnce() + Send + 'static,
     {
-        self.try_admit_once(self.shared().watch.at(instant), task)
+        self.admit_once_or(self.shared().watch.at(instant), task, give_back)
     }
 
-    fn try_admit_once<T: Content>(
+    /// Admits a one-shot. A task that is refused is dropped.
+    #[inline]
+    pub(super) fn admit_once<T: Content>(&self, times: Times, task: T) -> Scheduled {
+        self.admit_once_or(times, task, drop_refused)
+    }
+
+    /// Admits a one-shot, which will run in the span of the calling thread. If it is refused, `refuse` makes the error.
+    #[inline]
+    fn admit_once_or<T: Content, E>(
         &self,
         times: Times,
         task: T,
-    ) -> Result<Cancellable, TryScheduleError<T>> {
+        refuse: impl FnOnce(&Shared, ScheduleError, T) -> E,
+    ) -> Result<Cancellable, E> {
+        // Only a task that is scheduled inside a span carries one, which costs room in its holder.
         match trace::current_span() {
-            None => self.try_admit(times, task, Repetition::NONE, |task| task),
+            None => self.admit_or(times, task, Repetition::NONE, refuse),
             Some(span) => {
-                let task = InSpan { span, task };
-                self.try_admit(times, task, Repetition::NONE, |in_span| in_span.task)
+                let refuse = |shared: &Shared, reason, refused: InSpan<T>| {
+                    shared.hooks.catch(|| drop(refused.span)); // a subscriber is user code
+                    refuse(shared, reason, refused.task)
+                };
+                self.admit_or(times, InSpan { span, task }, Repetition::NONE, refuse)
             }
         }
     }
 
-    /// Admits a task. If it is refused, `unwrap` makes of it what the user has brought.
-    fn try_admit<T: Content, F>(
+    /// Admits a task. If it is refused, `refuse` makes the error. The handle is made here, inlined into the caller, so that it
+    /// is built in its final place.
+    #[inline]
+    fn admit_or<T: Content, E>(
         &self,
         times: Times,
         task: T,
         repetition: Repetition,
-        unwrap: impl FnOnce(T) -> F,
-    ) -> Result<Cancellable, TryScheduleError<F>> {
-        let shared = self.shared();
-        match shared.admit(times, task, repetition, self.own.as_ref()) {
-            Ok(key) => Ok(Cancellable::new(key, shared.id)),
-            Err((reason, task)) => Err(TryScheduleError::new(reason, unwrap(task))),
-        }
-    }
-
-    /// Admits a one-shot, which will run in the span of the calling thread.
-    #[inline]
-    pub(super) fn admit_once<T: Content>(
-        &self,
-        times: Times,
-        task: T,
-    ) -> Result<Cancellable, ScheduleError> {
-        // Only a task that is scheduled inside a span carries one, which costs room in its holder.
-        match trace::current_span() {
-            None => self.admit(times, task, Repetition::NONE),
-            Some(span) => self.admit(times, InSpan { span, task }, Repetition::NONE),
-        }
-    }
-
-    /// Admits a task. The handle is made here, inlined into the caller, so that it is built in its final place.
-    #[inline]
-    fn admit<T: Content>(
-        &self,
-        times: Times,
-        task: T,
-        repetition: Repetition,
-    ) -> Result<Cancellable, ScheduleError> {
-        let key = admit_out_of_line(self.shared(), times, task, repetition, self.own.as_ref())?;
-        Ok(Cancellable::new(key, self.shared().id))
+        refuse: impl FnOnce(&Shared, ScheduleError, T) -> E,
+    ) -> Result<Cancellable, E> {
+        let (shared, own) = (self.shared(), self.own.as_ref());
+        let key = admit_out_of_line(shared, times, task, repetition, own, refuse)?;
+        Ok(Cancellable::new(key, shared.id))
     }
 
     // ----- repeating -----------------------------------------------------------------------
@@ -306,35 +305,34 @@ impl Scheduler {
             return Err(TryScheduleError::new(ScheduleError::ZeroPeriod, task));
         };
         let times = self.shared().watch.after(initial);
-        self.try_admit(times, Series(task), repetition, |Series(task)| task)
+        let back = |shared: &_, reason, Series(task)| give_back(shared, reason, task);
+        self.admit_or(times, Series(task), repetition, back)
     }
 
-    pub(super) fn admit_series(
+    /// Admits a series. A task that is refused is dropped.
+    pub(super) fn admit_series<T: Content>(
         &self,
         initial: Duration,
         period: Period,
-        task: impl Content,
-    ) -> Result<Cancellable, ScheduleError> {
+        task: T,
+    ) -> Scheduled {
         let Some(repetition) = Repetition::of(period) else {
-            self.shared().hooks.catch(|| drop(task));
-            return Err(ScheduleError::ZeroPeriod);
+            return Err(drop_refused(self.shared(), ScheduleError::ZeroPeriod, task));
         };
-        self.admit(self.shared().watch.after(initial), task, repetition)
+        let times = self.shared().watch.after(initial);
+        self.admit_or(times, task, repetition, drop_refused)
     }
 
     // ----- with a name (S31) ---------------------------------------------------------------
 
     /// Like [`schedule_at`](Scheduler::schedule_at), for a closure that wraps a user's closure. The task has the name
     /// of the user's closure, so a panic report and a leftover tell where the user wrote it.
-    pub(crate) fn schedule_at_named<F>(
+    pub(crate) fn schedule_at_named(
         &self,
         name: &'static str,
         instant: Instant,
-        task: F,
-    ) -> Result<Cancellable, ScheduleError>
-    where
-        F: FnOnce() + Send + 'static,
-    {
+        task: impl FnOnce() + Send + 'static,
+    ) -> Scheduled {
         let times = self.shared().watch.at(instant);
         self.admit_once(times, Named { name, task })
     }

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use crate::clock::repeat::{Period, Repeat, unboxed};
 use crate::engine::slots::{Named, Series};
 use crate::error::ScheduleError;
-use crate::platform::impls::call_target;
+use crate::platform::impls::impl_behind;
 use crate::scheduler::Scheduler;
 use crate::scheduler::handle::Cancellable;
 
@@ -250,7 +250,7 @@ impl fmt::Debug for dyn Schedule + '_ {
     }
 }
 
-type Scheduled = Result<Cancellable, ScheduleError>;
+pub(super) type Scheduled = Result<Cancellable, ScheduleError>;
 
 impl Schedule for Scheduler {
     schedule_boxes_by_name!();
@@ -276,25 +276,14 @@ impl Schedule for Scheduler {
     }
 }
 
-/// Makes a pointer to a schedule a schedule.
-macro_rules! schedule_behind {
-    ($($pointer:ty),*) => {$(
-        impl<S: Schedule + ?Sized> Schedule for $pointer {
-            call_target! {
-                fn now(&self) -> Instant;
-                fn schedule_task(&self, delay: Duration, task: Task) -> Scheduled;
-                fn schedule_task_at(&self, deadline: Instant, task: Task) -> Scheduled;
-                fn schedule_series(
-                    &self, initial: Duration, period: Period, task: RepeatingTask
-                ) -> Scheduled;
-                fn schedule_named(&self, name: &'static str, request: Request) -> Scheduled;
-                fn as_scheduler(&self) -> Option<&Scheduler>;
-            }
-        }
-    )*};
-}
-
-schedule_behind!(&S, Box<S>, Arc<S>);
+impl_behind!(S: Schedule for &S, Box<S>, Arc<S>; {
+    fn now(&self) -> Instant;
+    fn schedule_task(&self, delay: Duration, task: Task) -> Scheduled;
+    fn schedule_task_at(&self, deadline: Instant, task: Task) -> Scheduled;
+    fn schedule_series(&self, initial: Duration, period: Period, task: RepeatingTask) -> Scheduled;
+    fn schedule_named(&self, name: &'static str, request: Request) -> Scheduled;
+    fn as_scheduler(&self) -> Option<&Scheduler>;
+});
 
 /// The methods of [`Schedule`] with closures instead of boxes, for every `S: Schedule + ?Sized`.
 ///

@@ -163,7 +163,7 @@ pub use timeout::Timeout;
 
 #[cfg(doc)]
 use crate::Scheduler;
-use crate::scheduler::in_force::{self, Time, TimeSource};
+use crate::scheduler::in_force::{self, TimeSource};
 
 /// Returns a future that is ready when `duration` has passed since this call.
 ///
@@ -307,9 +307,9 @@ pub mod error {
 /// Panics if the time of this thread is paused already.
 #[track_caller]
 pub fn pause() {
-    let found = in_force::pause();
+    // Inside a `Driver::block_on` time is virtual already, and a second clock would stand still beside it.
     assert!(
-        !matches!(found, Time::WasSo),
+        in_force::is_driven() || in_force::pause(),
         "time is paused on this thread already: call `tickwheel::time::resume` at the end of what has paused it"
     );
 }
@@ -325,8 +325,7 @@ pub fn pause() {
 /// Panics if the time of this thread is not paused.
 #[track_caller]
 pub fn resume() {
-    let found = in_force::resume();
-    assert!(!matches!(found, Time::WasSo), "{NOT_PAUSED}");
+    assert!(in_force::resume() || in_force::is_driven(), "{NOT_PAUSED}");
 }
 
 /// Moves the virtual clock of this thread by `duration`, and lets other tasks run.
@@ -339,11 +338,11 @@ pub fn resume() {
 ///
 /// Panics if the time of this thread is not paused.
 pub async fn advance(duration: Duration) {
-    match in_force::advance(duration) {
-        Time::Changed => yield_now().await,
-        Time::Driven => sleep(duration).await, // which moves the time
-        Time::WasSo => panic!("{NOT_PAUSED}"),
+    if in_force::advance(duration) {
+        return yield_now().await;
     }
+    assert!(in_force::is_driven(), "{NOT_PAUSED}");
+    sleep(duration).await; // which moves the time
 }
 
 const NOT_PAUSED: &str = "time is not paused on this thread: call `tickwheel::time::pause` first";

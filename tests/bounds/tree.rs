@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 /// The modules by rank, the lowest first.
 const RANKS: &[&str] = &[
+    "platform",
     "error",
     "backpressure",
-    "platform",
     "clock",
     "wake",
     "observe",
