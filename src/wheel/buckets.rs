@@ -16,8 +16,6 @@ use super::chain::{BLOCK, Pool, Timed};
 use super::places::Place::{self, At, Beyond};
 use super::places::Places;
 use crate::clock::tick::{Granularity, Tick};
-#[cfg(feature = "std")]
-use crate::observe::WheelCounts;
 use crate::platform::cpu::prefetch;
 
 /// The most half-turns that are found by index. Their chains take 32 bytes each.
@@ -53,26 +51,6 @@ pub(crate) struct Buckets<E> {
     soon_mask: u64,
     pub(super) places: Places<E>,
     pub(super) pool: Pool<E>,
-}
-
-#[cfg(feature = "std")]
-impl<E: Timed> WheelCounts for Buckets<E> {
-    fn buckets(&self) -> usize {
-        self.ring
-    }
-
-    fn hand(&self) -> usize {
-        self.offset(self.now.0)
-    }
-
-    fn waiting_in(&self, bucket: usize) -> usize {
-        self.places.len(At(bucket))
-    }
-
-    fn waiting_far(&self) -> usize {
-        let is_far = |place: &Place| !matches!(place, At(index) if *index < self.ring);
-        self.places.parts().filter(|(place, _)| is_far(place)).map(|(_, chain)| chain.len).sum()
-    }
 }
 
 impl<E: Timed> Buckets<E> {
@@ -113,6 +91,29 @@ impl<E: Timed> Buckets<E> {
     /// Returns the tick of a deadline, which is the first that does not end before it.
     pub(crate) fn tick_of(&self, deadline: u64) -> Tick {
         Tick(self.granularity.div_ceil(deadline))
+    }
+
+    // ----- for inspection ------------------------------------------------------------------
+
+    /// Returns the number of buckets.
+    pub(crate) fn buckets(&self) -> usize {
+        self.ring
+    }
+
+    /// Returns the bucket of the tick that the wheel has reached.
+    pub(crate) fn hand(&self) -> usize {
+        self.offset(self.now.0)
+    }
+
+    /// Returns the number of entries in a bucket.
+    pub(crate) fn waiting_in(&self, bucket: usize) -> usize {
+        self.places.len(At(bucket))
+    }
+
+    /// Returns the number of entries in no bucket.
+    pub(crate) fn waiting_far(&self) -> usize {
+        let is_far = |place: &Place| !matches!(place, At(index) if *index < self.ring);
+        self.places.parts().filter(|(place, _)| is_far(place)).map(|(_, chain)| chain.len).sum()
     }
 
     // ----- where a tick lies ---------------------------------------------------------------
@@ -347,7 +348,7 @@ impl<E: Timed> Buckets<E> {
             }
             for (offset, entry) in offsets.into_iter().zip(entries) {
                 if !pool.push(&mut chains[offset], *entry) {
-                    pool.push_in_a_fresh_block(&mut chains[offset], *entry);
+                    pool.append(&mut chains[offset], *entry);
                     occupied.set(offset);
                 }
             }
