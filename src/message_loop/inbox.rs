@@ -189,7 +189,7 @@ impl Shared {
         let epoch = Epoch::new(clock.now());
         let inbox = Inbox {
             immediate: VecDeque::new(),
-            delayed: Wheel::new(BUCKETS).with_granularity(GRANULARITY).starting_at(Epoch::START),
+            delayed: Wheel::with_granularity(BUCKETS, GRANULARITY, Epoch::START),
             discarded: Vec::new(),
             sleep: SleepState::Asleep(None, ()),
             is_run: false,

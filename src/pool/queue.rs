@@ -153,7 +153,7 @@ impl<T> DelayedWorkQueue<T> {
     /// ```
     pub fn with_clock(clock: impl Clock) -> DelayedWorkQueue<T> {
         let epoch = Epoch::new(clock.now());
-        let wheel = Wheel::new(BUCKETS).with_granularity(GRANULARITY).starting_at(Epoch::START);
+        let wheel = Wheel::with_granularity(BUCKETS, GRANULARITY, Epoch::START);
         let state = State { wheel, epoch, waiters: WaitList::new(), is_closed: false, taken: 0 };
         let number = QUEUES.fetch_add(1, Ordering::Relaxed);
         DelayedWorkQueue { clock: Box::new(clock), number, state: Mutex::new(state) }
