@@ -11,7 +11,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::timeline::{Origin, farthest};
+use super::timeline::{Origin, after};
 
 /// The instant from which a layer counts.
 #[derive(Clone, Copy, Debug)]
@@ -66,18 +66,18 @@ impl Epoch {
     #[inline]
     pub(crate) fn instant(self, number: u64) -> Instant {
         let Some(ahead) = number.checked_sub(Epoch::START) else {
-            let before = Duration::from_nanos(Epoch::START - number);
-            return self.0.at.checked_sub(before).unwrap_or(self.0.at);
+            return self.0.before(Duration::from_nanos(Epoch::START - number));
         };
         let exact = Duration::from_nanos(ahead.min(Epoch::FAR - Epoch::START));
         let seconds = Duration::from_secs(number.saturating_sub(Epoch::FAR));
-        self.0.at.checked_add(exact.saturating_add(seconds)).unwrap_or_else(|| farthest(self.0.at))
+        after(self.0.at, exact.saturating_add(seconds))
     }
 }
 
 #[cfg(all(test, not(loom)))]
 #[allow(clippy::unchecked_time_subtraction, reason = "all of these times are ahead")]
 mod tests {
+    use super::super::timeline::farthest;
     use super::*;
 
     #[test]

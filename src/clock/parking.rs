@@ -15,6 +15,7 @@ use crate::platform::sync::{Condvar, Mutex, lock};
 
 /// What a sleeper and its wakers share: a token and a condition variable, or, for times that a condition variable does not
 /// keep, a timer of the system.
+#[derive(Default)]
 struct Parker {
     state: Mutex<ParkerState>,
     left: Condvar,
@@ -22,6 +23,7 @@ struct Parker {
     timer: OnceCell<KernelTimer>,
 }
 
+#[derive(Default)]
 struct ParkerState {
     token: bool,
     is_on_timer: bool,
@@ -79,13 +81,13 @@ impl Parker {
 ///
 /// A sleeper keeps a token: a wake that comes before the sleep ends it at once. So a clock that
 /// hands out [`waker`](Sleeper::waker) first and sleeps afterwards loses no wake-up. One thread at a time sleeps with it.
+#[derive(Default)]
 pub struct Sleeper(Arc<Parker>);
 
 impl Sleeper {
     /// Makes a sleeper for the calling thread.
     pub fn new() -> Sleeper {
-        let state = Mutex::new(ParkerState { token: false, is_on_timer: false });
-        Sleeper(Arc::new(Parker { state, left: Condvar::new(), timer: OnceCell::new() }))
+        Sleeper::default()
     }
 
     /// Sleeps until woken. It may return early.
@@ -116,12 +118,6 @@ impl Sleeper {
     /// Returns a waker that ends the sleep, from any thread.
     pub fn waker(&self) -> Waker {
         Waker::from(Arc::clone(&self.0))
-    }
-}
-
-impl Default for Sleeper {
-    fn default() -> Sleeper {
-        Sleeper::new()
     }
 }
 

@@ -25,7 +25,7 @@ use crate::clock::timeline::after;
 #[must_use = "a period does nothing until a task is scheduled with it"]
 pub struct Period {
     duration: Duration,
-    kind: Kind,
+    pub(crate) kind: Kind,
 }
 
 /// What a fixed rate does about missed runs.
@@ -120,10 +120,6 @@ impl Period {
 
     pub(crate) fn nanos(&self) -> u64 {
         nanos(self.duration)
-    }
-
-    pub(crate) fn kind(&self) -> Kind {
-        self.kind
     }
 }
 

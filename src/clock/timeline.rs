@@ -86,16 +86,12 @@ impl Timeline {
         if moment == Moment::NEVER {
             return farthest(self.built.at);
         }
-        // In two directions, because std has no signed durations.
-        let built = self.start();
-        let instant = if moment >= built {
-            self.built.at.checked_add(moment.since(built))
+        let start = self.start();
+        if moment >= start {
+            after(self.built.at, moment.since(start))
         } else {
-            self.built.at.checked_sub(built.since(moment))
-        };
-        instant.unwrap_or_else(|| {
-            if moment >= built { farthest(self.built.at) } else { self.built.at }
-        })
+            self.built.before(start.since(moment))
+        }
     }
 
     /// Returns the last tick that has ended by `now`.
@@ -139,6 +135,11 @@ impl Origin {
     #[inline]
     pub(crate) fn nanos_to(self, instant: Instant) -> Option<u64> {
         self.parts.and_then(|parts| Parts::of(instant).nanos_since(parts))
+    }
+
+    /// Returns the instant that lies this long before, or this one if that is beyond the range of the clock.
+    pub(crate) fn before(self, ago: Duration) -> Instant {
+        self.at.checked_sub(ago).unwrap_or(self.at)
     }
 }
 

@@ -60,7 +60,7 @@ use crate::engine::slots::task::is_live;
 use crate::engine::slots::trim::Trims;
 use crate::executor::numbered::NumberedExecutor;
 use crate::executor::{DueBatch, Executor};
-use crate::observe::{WheelCounts, WheelView};
+use crate::observe::WheelView;
 use crate::platform::sync::Ordering;
 use crate::wheel::Buckets;
 use crate::wheel::entry::Entry;
@@ -190,7 +190,7 @@ impl Engine {
         self.retry_refused(); // after `hand_over`, which has put due tasks into the retry queues
         self.retries.tell();
         let is_tidy = self.tidy(taken_in);
-        self.shared.hooks.observe(|observer| observer.turned(WheelView::of(&self.wheel)));
+        self.shared.hooks.observe(|observer| observer.turned(WheelView(&self.wheel)));
         let next = self.next(cut, earliest, is_tidy);
         // Last, so that a fault is found in the turn that has made it.
         if cfg!(debug_assertions) {

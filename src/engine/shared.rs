@@ -150,7 +150,7 @@ impl Shared {
         // The tasks that left are read before those that came, so that a task which passes in the meantime counts as
         // pending. In the other order the difference could be negative.
         self.intake.each_lane(|lane| stats.add_what_left(&lane.counts));
-        self.intake.each_lane(|lane| stats.add_what_came(&lane.counts));
+        self.intake.each_lane(|lane| stats.scheduled += lane.counts.scheduled.get());
         let (came, left) = (stats.scheduled, stats.left);
         let limited = || self.intake.limit.pending().map(|pending| pending as u64);
         let count = || limited().unwrap_or_else(|| came.saturating_sub(left));

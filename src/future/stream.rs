@@ -130,11 +130,6 @@ pub trait StreamTimeExt: Stream + Sized {
 
 impl<S: Stream> StreamTimeExt for S {}
 
-/// Waits for a sleep, as part of a poll.
-fn poll(sleep: &mut Sleep, context: &mut Context<'_>) -> Poll<()> {
-    Pin::new(sleep).poll(context)
-}
-
 /// The hint of a stream that has ended.
 const NONE_LEFT: (usize, Option<usize>) = (0, Some(0));
 
@@ -203,7 +198,7 @@ impl<S: Stream + Unpin> Stream for StreamTimeout<S> {
             }
             Poll::Pending if this.is_reported => Poll::Pending, // the stream has the waker
             Poll::Pending => {
-                ready!(poll(&mut this.sleep, context));
+                ready!(Pin::new(&mut this.sleep).poll(context));
                 this.is_reported = true;
                 Poll::Ready(Some(Err(Elapsed::NEW)))
             }
@@ -259,7 +254,7 @@ impl<S: Stream + Unpin> Stream for Throttle<S> {
             return Poll::Ready(None);
         }
         if this.is_held {
-            ready!(poll(&mut this.sleep, context));
+            ready!(Pin::new(&mut this.sleep).poll(context));
             this.is_held = false;
         }
         let item = ready!(Pin::new(&mut this.stream).poll_next(context));
@@ -345,7 +340,7 @@ impl<S: Stream + Unpin> Stream for ChunksTimeout<S> {
                 }
             }
         }
-        if !this.chunk.is_empty() && poll(&mut this.sleep, context).is_ready() {
+        if !this.chunk.is_empty() && Pin::new(&mut this.sleep).poll(context).is_ready() {
             return this.take();
         }
         if has_more {

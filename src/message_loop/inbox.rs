@@ -184,7 +184,7 @@ impl Shared {
         let epoch = Epoch::new(clock.now());
         let inbox = Inbox {
             immediate: VecDeque::new(),
-            delayed: Wheel::new(BUCKETS).with_granularity(GRANULARITY).starting_at(Epoch::START),
+            delayed: Wheel::with_granularity(BUCKETS, GRANULARITY, Epoch::START),
             discarded: Vec::new(),
             sleep: SleepState::Asleep(None, false),
             quit: Quit::No,

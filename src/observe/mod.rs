@@ -19,6 +19,8 @@ use crossbeam_queue::ArrayQueue;
 
 use crate::platform::impls::{impl_behind, impl_debug};
 use crate::platform::panics::{Delivered, Payload, caught, discard, quietly};
+use crate::wheel::Buckets;
+use crate::wheel::entry::Entry;
 
 #[cfg(feature = "metrics")]
 pub use metrics::MetricsReporter;
@@ -48,9 +50,6 @@ pub struct TaskPanic<'a> {
     payload: &'a (dyn Any + Send),
 }
 
-/// What [`TaskPanic::name`] returns if the name is not known.
-const NO_NAME: &str = "a task";
-
 impl<'a> TaskPanic<'a> {
     /// Describes a panic with this payload, of a task whose name is not known: for layers that catch panics themselves.
     pub fn new(payload: &'a (dyn Any + Send)) -> TaskPanic<'a> {
@@ -60,7 +59,7 @@ impl<'a> TaskPanic<'a> {
     /// Returns the type name of the closure that panicked, such as `my_app::main::{{closure}}`, or `"a task"` if it is
     /// not known.
     pub fn name(&self) -> &'static str {
-        self.name.unwrap_or(NO_NAME)
+        self.name.unwrap_or("a task")
     }
 
     /// Returns the panic message. Returns `None` if the panic carried a value that is not a string.
@@ -181,21 +180,9 @@ impl_behind!(O: Observer for Box<O>, Arc<O>; {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy)]
-pub struct WheelView<'a>(&'a dyn WheelCounts);
+pub struct WheelView<'a>(pub(crate) &'a Buckets<Entry>);
 
-/// A wheel that can be inspected. The methods are described at [`WheelView`].
-pub(crate) trait WheelCounts {
-    fn buckets(&self) -> usize;
-    fn hand(&self) -> usize;
-    fn waiting_in(&self, bucket: usize) -> usize;
-    fn waiting_far(&self) -> usize;
-}
-
-impl<'a> WheelView<'a> {
-    pub(crate) fn of(wheel: &'a dyn WheelCounts) -> WheelView<'a> {
-        WheelView(wheel)
-    }
-
+impl WheelView<'_> {
     /// Returns the number of buckets.
     pub fn buckets(&self) -> usize {
         self.0.buckets()

@@ -172,8 +172,7 @@ impl Stats {
         &self.lateness
     }
 
-    /// Adds what one thread has counted, except for `scheduled`. This is done for all threads before
-    /// [`add_what_came`](Stats::add_what_came), so that a task in between counts as pending rather than as minus one.
+    /// Adds what one thread has counted, except for `scheduled`.
     pub(crate) fn add_what_left(&mut self, counts: &Counts) {
         self.left += counts.left.get();
         self.fired += counts.fired.get();
@@ -181,11 +180,6 @@ impl Stats {
         self.panicked += counts.panicked.get();
         self.dropped += counts.dropped.get();
         counts.lateness.get().into_iter().for_each(|lateness| self.lateness.add(lateness));
-    }
-
-    /// Adds the tasks that one thread has scheduled.
-    pub(crate) fn add_what_came(&mut self, counts: &Counts) {
-        self.scheduled += counts.scheduled.get();
     }
 }
 
@@ -235,12 +229,15 @@ impl Lateness {
 
     /// Returns the lateness that a share `q` of the runs did not exceed: 0.5 is the median, 0.99 leaves out one run in
     /// a hundred. Returns zero if nothing has run.
+    #[expect(clippy::cast_precision_loss, reason = "a rank among 2^53 need not be exact")]
+    #[expect(clippy::cast_sign_loss, reason = "it is at least one")]
     pub fn quantile(&self, q: f64) -> Duration {
         let count = self.count();
         if count == 0 {
             return Duration::ZERO;
         }
-        let rank = rank_of(count, q);
+        // Counted from the lowest, and from 1.
+        let rank = (count as f64 * q.clamp(0.0, 1.0)).ceil().max(1.0) as u64;
         let mut seen = 0;
         let bin = self.bins.iter().position(|bin| {
             seen += bin.get();
@@ -254,13 +251,6 @@ impl Lateness {
         let filled = self.bins.iter().map(Counter::get).enumerate().filter(|(_, runs)| *runs > 0);
         filled.map(|(bin, runs)| (Duration::from_nanos(end_of(bin)), runs))
     }
-}
-
-/// Returns which of `count` values, counted from the lowest, is the quantile `q`. The first one has the rank 1.
-#[expect(clippy::cast_precision_loss, reason = "a rank among 2^53 need not be exact")]
-#[expect(clippy::cast_sign_loss, reason = "it is at least one")]
-fn rank_of(count: u64, q: f64) -> u64 {
-    (count as f64 * q.clamp(0.0, 1.0)).ceil().max(1.0) as u64
 }
 
 impl Default for Lateness {

@@ -56,14 +56,12 @@ mod on {
 
 #[cfg(not(feature = "tracing"))]
 mod off {
-    use std::convert::Infallible;
-
     /// There is no value of this type.
-    pub(crate) struct CurrentSpan(Infallible);
+    pub(crate) enum CurrentSpan {}
 
     impl CurrentSpan {
         pub(crate) fn run<R>(&self, _: impl FnOnce() -> R) -> R {
-            match self.0 {}
+            match *self {}
         }
     }
 

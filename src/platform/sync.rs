@@ -55,10 +55,6 @@ pub(crate) const LANE_BLOCK: usize = if cfg!(loom) { 2 } else { 128 };
 /// How often a pump that is about to sleep checks its bell first. Not in a model, which tries all interleavings anyway.
 pub(crate) const LOOKS: usize = if cfg!(loom) { 0 } else { 200 };
 
-/// True if memory goes back when the last engine of the process ends. Not in a model: several models run at a time in
-/// one process, and each has to do the same in all of its runs.
-pub(crate) const TRIMS_AT_THE_END: bool = !cfg!(loom);
-
 /// Locks a mutex, poisoned or not. User code never runs under a lock of ours, so the data under it is always consistent.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -138,20 +134,21 @@ macro_rules! local {
 }
 pub(crate) use local;
 
-/// Accesses in one order that all threads agree on: a write, and then a load of another atomic.
-pub(crate) trait InOrder {
-    type Value;
+/// Accesses in one order that all threads agree on: a write, and then a load of another atomic. A read-modify-write counts
+/// as a write.
+pub(crate) trait InOrder<T> {
     /// Loads, after the caller's own write in order.
-    fn load_in_order(&self) -> Self::Value;
+    fn load_in_order(&self) -> T;
     /// Stores, before the caller's own load in order.
-    fn store_in_order(&self, value: Self::Value);
+    fn store_in_order(&self, value: T);
+    fn swap_in_order(&self, value: T) -> T;
+    /// `Err` has the present value, loaded Acquire.
+    fn exchange_in_order(&self, from: T, to: T) -> Result<T, T>;
 }
 
 macro_rules! in_order {
     ($atomic:ty, $value:ty) => {
-        impl InOrder for $atomic {
-            type Value = $value;
-
+        impl InOrder<$value> for $atomic {
             #[inline]
             fn load_in_order(&self) -> $value {
                 load_in_models();
@@ -163,32 +160,23 @@ macro_rules! in_order {
                 write_in_models();
                 self.store(value, Ordering::SeqCst);
             }
+
+            #[inline]
+            fn swap_in_order(&self, value: $value) -> $value {
+                write_in_models();
+                self.swap(value, Ordering::SeqCst)
+            }
+
+            #[inline]
+            fn exchange_in_order(&self, from: $value, to: $value) -> Result<$value, $value> {
+                write_in_models();
+                self.compare_exchange(from, to, Ordering::SeqCst, Ordering::Acquire)
+            }
         }
     };
 }
 in_order!(AtomicU64, u64);
 in_order!(AtomicBool, bool);
-
-/// Read-modify-writes in order. Each counts as a write.
-pub(crate) trait ExchangeInOrder {
-    fn swap_in_order(&self, value: u64) -> u64;
-    /// `Err` has the present value, loaded Acquire.
-    fn exchange_in_order(&self, from: u64, to: u64) -> Result<u64, u64>;
-}
-
-impl ExchangeInOrder for AtomicU64 {
-    #[inline]
-    fn swap_in_order(&self, value: u64) -> u64 {
-        write_in_models();
-        self.swap(value, Ordering::SeqCst)
-    }
-
-    #[inline]
-    fn exchange_in_order(&self, from: u64, to: u64) -> Result<u64, u64> {
-        write_in_models();
-        self.compare_exchange(from, to, Ordering::SeqCst, Ordering::Acquire)
-    }
-}
 
 #[cfg(all(test, loom))]
 loom::thread_local! {

@@ -43,7 +43,7 @@ pub(super) const SMALL: usize = 512;
 
 /// Returns a wheel for deadlines that are numbers of an [`Epoch`].
 pub(super) fn wheel<T>() -> Wheel<T> {
-    Wheel::new(BUCKETS).with_granularity(GRANULARITY).starting_at(Epoch::START)
+    Wheel::with_granularity(BUCKETS, GRANULARITY, Epoch::START)
 }
 
 /// The tasks that wait for their time.

@@ -106,7 +106,8 @@ impl Sleep {
     ///
     /// A sleep that was never polled has no timer, so it does not know.
     pub fn is_elapsed(&self) -> bool {
-        self.is_over || self.has_rung()
+        let has_rung = self.alarm.as_ref().is_some_and(|alarm| !alarm.is_pending());
+        self.is_over || has_rung && self.has_come()
     }
 
     /// Moves the deadline, even of a sleep that was ready. The task that waits for the sleep is woken at the new
@@ -176,10 +177,6 @@ impl Sleep {
 
     fn has_come(&self) -> bool {
         self.now() >= self.deadline
-    }
-
-    fn has_rung(&self) -> bool {
-        self.alarm.as_ref().is_some_and(|alarm| !alarm.is_pending()) && self.has_come()
     }
 
     /// Polls, and sets an alarm if none is pending that wakes this waker.

@@ -1,13 +1,16 @@
 //! The wheel proper: entries by value, filed by tick.
 //!
 //! The number of a half-turn (`half` in the code) is what Akka calls the rounds of a task, counted from the beginning of
-//! time instead of down from the present. So it does not have to be touched while the wheel turns. With the defaults a
-//! half-turn takes two seconds, and the half-turns that are found by index cover an hour and ten minutes.
+//! time instead of down from the present. So it does not have to be touched while the wheel turns. Half-turns come in groups. With
+//! the defaults a half-turn takes two seconds, and a group of them half an hour.
 //!
 //! - WHEEL-1 An entry of tick `t > now` is in the ring, in the bucket `t & mask`, if the half-turn of `t` is the present
-//!   one, or the next one. Entries of the next half-turn may also be far, and all later ones are, by half-turn. So a bucket
+//!   one, or the next one. Entries of the next half-turn may also be far, and all later ones are. So a bucket
 //!   never holds entries of two ticks, and no entry is looked at before it is due. An entry of a tick that has passed is
 //!   not taken in.
+//! - WHEEL-2 A far entry is with its half-turn, if that is of the present group or the next one. Entries of the next group may also be
+//!   beyond, and all later ones are, by group. So a million entries that are spread over a year are in a few thousand chains, and
+//!   not in a block each. Of entries of one tick, those that are farther away are never older.
 
 use alloc::vec::Vec;
 use core::num::NonZeroU64;
@@ -16,11 +19,9 @@ use super::chain::{BLOCK, Pool, Timed};
 use super::places::Place::{self, At, Beyond};
 use super::places::Places;
 use crate::clock::tick::{Granularity, Tick};
-#[cfg(feature = "std")]
-use crate::observe::WheelCounts;
 use crate::platform::cpu::prefetch;
 
-/// The most half-turns that are found by index. Their chains take 32 bytes each.
+/// The most half-turns that are found by index, those of two groups. Their chains take 32 bytes each.
 const MOST_SOON: usize = 2048;
 /// A wheel of few buckets has so many of them for each bucket.
 const SOON_EACH: usize = 4;
@@ -44,35 +45,18 @@ pub(crate) struct Buckets<E> {
     /// Up to this tick entries go to the ring: to the end of the present half-turn, or of the next one if nothing of it is
     /// far.
     near: Tick,
-    /// Up to this tick they are found by index.
+    /// Up to this tick far entries go to their half-turn: to the end of the present group, or of the next one if nothing of it is
+    /// beyond.
     soon: Tick,
     /// The binary logarithm of half the ring's size.
     half_bits: u32,
     ring: usize,
     /// One less than the number of half-turns that come soon.
     soon_mask: u64,
+    /// The last half-turn of the present group.
+    last_of_group: u64,
     pub(super) places: Places<E>,
     pub(super) pool: Pool<E>,
-}
-
-#[cfg(feature = "std")]
-impl<E: Timed> WheelCounts for Buckets<E> {
-    fn buckets(&self) -> usize {
-        self.ring
-    }
-
-    fn hand(&self) -> usize {
-        self.offset(self.now.0)
-    }
-
-    fn waiting_in(&self, bucket: usize) -> usize {
-        self.places.len(At(bucket))
-    }
-
-    fn waiting_far(&self) -> usize {
-        let is_far = |place: &Place| !matches!(place, At(index) if *index < self.ring);
-        self.places.parts().filter(|(place, _)| is_far(place)).map(|(_, chain)| chain.len).sum()
-    }
 }
 
 impl<E: Timed> Buckets<E> {
@@ -93,9 +77,11 @@ impl<E: Timed> Buckets<E> {
             half_bits,
             ring,
             soon_mask: soon as u64 - 1,
+            last_of_group: 0,
             places: Places::new(ring, ring + soon),
             pool: Pool::new(ring), // a block per bucket, so that a steady flow of few tasks a tick allocates nothing
         };
+        buckets.last_of_group = buckets.present | (buckets.group_size() - 1);
         buckets.set_bounds();
         buckets
     }
@@ -113,6 +99,29 @@ impl<E: Timed> Buckets<E> {
     /// Returns the tick of a deadline, which is the first that does not end before it.
     pub(crate) fn tick_of(&self, deadline: u64) -> Tick {
         Tick(self.granularity.div_ceil(deadline))
+    }
+
+    // ----- for inspection ------------------------------------------------------------------
+
+    /// Returns the number of buckets.
+    pub(crate) fn buckets(&self) -> usize {
+        self.ring
+    }
+
+    /// Returns the bucket of the tick that the wheel has reached.
+    pub(crate) fn hand(&self) -> usize {
+        self.offset(self.now.0)
+    }
+
+    /// Returns the number of entries in a bucket.
+    pub(crate) fn waiting_in(&self, bucket: usize) -> usize {
+        self.places.len(At(bucket))
+    }
+
+    /// Returns the number of entries in no bucket.
+    pub(crate) fn waiting_far(&self) -> usize {
+        let is_far = |place: &Place| !matches!(place, At(index) if *index < self.ring);
+        self.places.parts().filter(|(place, _)| is_far(place)).map(|(_, chain)| chain.len).sum()
     }
 
     // ----- where a tick lies ---------------------------------------------------------------
@@ -140,22 +149,30 @@ impl<E: Timed> Buckets<E> {
     }
 
     /// Returns the index of a half-turn that comes soon.
-    fn index(&self, half: u64) -> usize {
+    pub(super) fn index(&self, half: u64) -> usize {
         self.ring + (half & self.soon_mask) as usize
     }
 
-    /// Returns where the far entries of a half-turn are.
-    pub(super) fn far(&self, half: u64) -> Place {
-        // One comparison for both ends: a half-turn that has passed is far ahead by this.
-        let is_soon = half.wrapping_sub(self.present) <= self.soon_mask;
-        if is_soon { At(self.index(half)) } else { Beyond(half) }
+    /// Returns the number of half-turns of a group.
+    fn group_size(&self) -> u64 {
+        self.soon_mask.div_ceil(2)
     }
 
-    /// Sets the bounds, because the present half-turn has changed, or the next one may not be far any more.
+    fn group_of(&self, half: u64) -> u64 {
+        half / self.group_size()
+    }
+
+    /// Sets the bounds, because what comes next may not be far, or beyond, any more. New entries join those that have not been
+    /// brought in. These are brought in from the front, so entries of one tick stay in the order of insertion.
     pub(super) fn set_bounds(&mut self) {
-        self.soon = self.last_tick(self.present.saturating_add(self.soon_mask));
-        // New entries of the next half-turn join those that are still far. They are brought in from the front, so entries
-        // of one tick stay in the order of insertion.
+        let last = self.last_of_group;
+        let is_beyond = self.places.beyond.contains_key(&self.group_of(last.saturating_add(1)));
+        let next_group = last.saturating_add(self.group_size());
+        self.soon = self.last_tick(if is_beyond { last } else { next_group });
+        self.set_near();
+    }
+
+    fn set_near(&mut self) {
         let next = self.next_half();
         let is_far = self.places.occupied.is_set(self.index(next));
         self.near = self.last_tick(if is_far { self.present } else { next });
@@ -167,13 +184,17 @@ impl<E: Timed> Buckets<E> {
         self.places.occupied.next_around(0..self.ring, start).map(At)
     }
 
-    /// Returns the first half-turn that has far entries.
-    pub(super) fn first_far(&self) -> Option<u64> {
+    /// Returns the first half-turn that has far entries, of those that are found by index.
+    pub(super) fn first_soon(&self) -> Option<u64> {
         let (start, occupied) = (self.index(self.present), &self.places.occupied);
-        match occupied.next_around(self.ring..occupied.len(), start) {
-            Some(index) => Some(self.present + (index.wrapping_sub(start) as u64 & self.soon_mask)),
-            None => self.places.beyond.first_key_value().map(|(half, _)| *half),
-        }
+        let index = occupied.next_around(self.ring..occupied.len(), start)?;
+        Some(self.present + (index.wrapping_sub(start) as u64 & self.soon_mask))
+    }
+
+    /// Returns the half-turn of the first entry that is beyond, or an earlier one.
+    pub(super) fn first_beyond(&self) -> Option<u64> {
+        let (_, chain) = self.places.beyond.first_key_value()?;
+        Some(self.half_of(self.tick_of(chain.min.deadline())))
     }
 
     // ----- in ------------------------------------------------------------------------------
@@ -209,7 +230,8 @@ impl<E: Timed> Buckets<E> {
     #[inline(never)]
     fn insert_in_a_fresh_block(&mut self, index: usize, tick: Tick, entry: E) {
         let is_beyond = tick > self.soon;
-        let place = if is_beyond { Beyond(self.half_of(tick)) } else { At(index) };
+        let group = || self.group_of(self.half_of(tick));
+        let place = if is_beyond { Beyond(group()) } else { At(index) };
         self.pool.append(self.places.fill(place), entry);
     }
 
@@ -235,7 +257,7 @@ impl<E: Timed> Buckets<E> {
         if self.places.occupied.next(0..self.ring).is_some() {
             return;
         }
-        let first = self.first_far();
+        let first = self.first_soon().into_iter().chain(self.first_beyond()).min();
         let until = first.map_or(to.0, |half| to.0.min(self.first_tick(half).saturating_sub(1)));
         self.move_to(Tick(self.now.0.max(until)));
     }
@@ -248,21 +270,20 @@ impl<E: Timed> Buckets<E> {
             return;
         }
         self.present = present;
-        // More of what was beyond comes soon now.
-        while let Some((half, _)) = self.places.beyond.first_key_value() {
-            let (from, to) = (Beyond(*half), self.far(*half));
-            if from == to {
-                break;
-            }
-            self.places.join(from, &mut self.pool);
-            let chain = self.places.get(from);
-            self.places.emptied(from);
-            self.places.put(to, chain);
+        if present > self.last_of_group || !self.places.beyond.is_empty() {
+            // Nothing of the present group may be beyond. Of the next one a share comes with each half-turn, and the rest with the
+            // last one of the present group, so the work is spread evenly.
+            self.last_of_group = present | (self.group_size() - 1);
+            let (group, left) = (self.group_of(present), self.last_of_group - present + 1);
+            self.bring_soon(group, usize::MAX);
+            let len = self.places.len(Beyond(group + 1));
+            self.bring_soon(group + 1, len.div_ceil(left as usize));
+            self.set_bounds();
         }
         // No entry of the present half-turn may be far, or its ticks would pass without it. Mostly nothing is left to
         // bring in.
         self.bring_in(present, usize::MAX);
-        self.set_bounds();
+        self.set_near();
     }
 
     /// Moves the ring's entries up to `end`, which is in the present half-turn, to `out`.
@@ -298,29 +319,37 @@ impl<E: Timed> Buckets<E> {
         }
     }
 
-    /// Brings in about `budget` entries of the next half-turn ahead of their time. Returns true if no entry of it is
-    /// left to bring in.
+    /// Brings in about `budget` entries of the next half-turn, and of the next group, ahead of their time. Returns true if none
+    /// is left to bring in.
     pub(crate) fn settle(&mut self, budget: usize) -> bool {
-        self.bring_in(self.next_half(), budget)
+        let is_near = self.bring_in(self.next_half(), budget);
+        is_near && self.bring_soon(self.group_of(self.present) + 1, budget)
     }
 
     /// Returns the tick at which the wheel should be advanced and settled, so that a great half-turn is in the ring before
-    /// its first tick comes. Returns `None` if there is no such half-turn, or if it is being settled.
+    /// its first tick comes, and a great group with its half-turns. Returns `None` if there are none, or if they are being settled.
     pub(crate) fn settle_at(&self) -> Option<Tick> {
-        let first = (self.len >= GREAT).then(|| self.first_far())??;
-        let at = |half: u64| {
-            let len = self.places.len(self.far(half));
-            // A small half-turn is brought in at once when its turn comes, and the next one is being settled already.
-            if len < GREAT || half <= self.next_half() {
-                return None;
-            }
+        if self.len < GREAT {
+            return None;
+        }
+        // The next half-turn or group is being settled already. One that comes later can be settled during the one before, and not
+        // earlier. What is small is brought in at once when its turn comes.
+        let at = |place: Place, next: u64, first: u64, before: u64| {
+            let len = self.places.len(place);
             let lead = self.granularity.div_ceil(len as u64 * SETTLE_NANOS);
-            // It can be settled during the half-turn before, and not earlier.
-            let earliest = self.first_tick(half - 1).saturating_sub(1);
-            Some(Tick(self.first_tick(half).saturating_sub(lead).max(earliest)))
+            let earliest = self.first_tick(before).saturating_sub(1);
+            let is_great = len >= GREAT && first > next;
+            is_great.then(|| Tick(self.first_tick(first).saturating_sub(lead).max(earliest)))
         };
-        // A half-turn before it that has few entries must not hide it.
-        at(first).into_iter().chain(first.checked_add(1).and_then(at)).min()
+        let of_half = |half| at(At(self.index(half)), self.next_half(), half, half - 1);
+        let size = self.group_size();
+        let of_group =
+            |group| at(Beyond(group), self.last_of_group + 1, group * size, (group - 1) * size);
+        // A half-turn before it that has few entries must not hide a great one.
+        let first = self.first_soon();
+        let halves = first.into_iter().chain(first.and_then(|half| half.checked_add(1)));
+        let groups = self.places.beyond.keys().take(1).copied();
+        halves.filter_map(of_half).chain(groups.filter_map(of_group)).min()
     }
 
     /// Moves about `budget` entries of the present half-turn, or of the next one, into the ring. Returns true if none is
@@ -330,33 +359,54 @@ impl<E: Timed> Buckets<E> {
         if !self.places.occupied.is_set(index) {
             return true;
         }
-        self.places.join(At(index), &mut self.pool);
-        let mut chain = self.places.chains[index];
+        let is_done = self.bring(At(index), budget, 0, 0, self.ring - 1);
+        if is_done {
+            self.near = self.near.max(self.last_tick(half));
+        }
+        is_done
+    }
+
+    /// Moves about `budget` entries of the present group, or of the next one, to their half-turns. Returns true if none is left.
+    fn bring_soon(&mut self, group: u64, budget: usize) -> bool {
+        if !self.places.beyond.contains_key(&group) {
+            return true;
+        }
+        let (shift, mask) = (self.half_bits, self.soon_mask as usize);
+        let is_done = self.bring(Beyond(group), budget, self.ring, shift, mask);
+        if is_done {
+            self.set_bounds();
+        }
+        is_done
+    }
+
+    /// Moves about `budget` entries of a place to others: to those from `first` on, by some bits of their ticks. Returns true if none
+    /// is left.
+    fn bring(&mut self, from: Place, budget: usize, first: usize, shift: u32, mask: usize) -> bool {
+        self.places.join(from, &mut self.pool);
+        self.places.make_room(first + mask);
+        let mut chain = self.places.get(from);
         let Places { chains, occupied, .. } = &mut self.places;
-        let (granularity, mask) = (self.granularity, self.ring - 1);
-        let offset_of = |entry: &E| granularity.div_ceil(entry.deadline()) as usize & mask;
+        let granularity = self.granularity;
+        let index_of =
+            |entry: &E| first + ((granularity.div_ceil(entry.deadline()) >> shift) as usize & mask);
         self.pool.take(&mut chain, budget, |pool, entries| {
-            // They go to buckets all over the ring. To fetch these together costs a third.
-            let mut offsets = [0; BLOCK];
-            for (offset, entry) in offsets.iter_mut().zip(entries) {
-                *offset = offset_of(entry);
-                prefetch(&raw const chains[*offset]);
+            // They go to places all over the wheel. To fetch these together costs a third.
+            let mut indices = [0; BLOCK];
+            for (index, entry) in indices.iter_mut().zip(entries) {
+                *index = index_of(entry);
+                prefetch(&raw const chains[*index]);
             }
-            for offset in &offsets[..entries.len()] {
-                pool.prefetch(chains[*offset].tail);
+            for index in &indices[..entries.len()] {
+                pool.prefetch(chains[*index].tail);
             }
-            for (offset, entry) in offsets.into_iter().zip(entries) {
-                if !pool.push(&mut chains[offset], *entry) {
-                    pool.push_in_a_fresh_block(&mut chains[offset], *entry);
-                    occupied.set(offset);
+            for (index, entry) in indices.into_iter().zip(entries) {
+                if !pool.push(&mut chains[index], *entry) {
+                    pool.append(&mut chains[index], *entry);
+                    occupied.set(index);
                 }
             }
         });
-        self.places.chains[index] = chain;
-        if chain.is_empty() {
-            self.places.emptied(At(index));
-            self.near = self.near.max(self.last_tick(half));
-        }
+        self.places.put(from, chain);
         chain.is_empty()
     }
 
@@ -405,9 +455,13 @@ impl<E: Timed> Buckets<E> {
             for entry in self.pool.iter(chain) {
                 let tick = self.tick_of(entry.deadline());
                 let half = self.half_of(tick);
+                let (group, present) = (self.group_of(half), self.group_of(self.present));
                 let is_near = half - self.present <= 1 && place == At(self.offset(tick.0));
-                let is_far = half > self.present && place == self.far(half);
-                assert!(is_near || is_far, "WHEEL-1: tick {} is in the wrong place", tick.0);
+                let is_soon = half > self.present && group - present <= 1;
+                let is_far = is_soon && place == At(self.index(half));
+                let is_beyond = group > present && place == Beyond(group);
+                let is_right = is_near || is_far || is_beyond;
+                assert!(is_right, "WHEEL-1, WHEEL-2: tick {} is in the wrong place", tick.0);
                 assert!(tick > self.now, "WHEEL-1: tick {} has passed", tick.0);
             }
         }

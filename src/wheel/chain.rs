@@ -169,9 +169,12 @@ impl<E: Timed> Pool<E> {
         true
     }
 
-    /// Appends an entry to a chain whose last block has no room.
+    /// Appends an entry, in a fresh block if the last one has no room.
     #[inline(never)]
-    pub(super) fn push_in_a_fresh_block(&mut self, chain: &mut Chain<E>, entry: E) {
+    pub(super) fn append(&mut self, chain: &mut Chain<E>, entry: E) {
+        if self.push(chain, entry) {
+            return;
+        }
         let fresh = || Box::new(Block { next: NIL, len: 0, entries: [E::default(); BLOCK] });
         let mut block = self.free.pop().unwrap_or_else(fresh);
         block.push(entry);
@@ -191,13 +194,6 @@ impl<E: Timed> Pool<E> {
             tail => self.block_mut(tail).next = number,
         }
         chain.tail = number;
-    }
-
-    /// Appends an entry.
-    pub(super) fn append(&mut self, chain: &mut Chain<E>, entry: E) {
-        if !self.push(chain, entry) {
-            self.push_in_a_fresh_block(chain, entry);
-        }
     }
 
     /// Returns a chain of the entries of two.

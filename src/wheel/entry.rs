@@ -23,7 +23,6 @@ impl TaskKey {
         TaskKey { slot, birth: NonZeroU32::new(birth).unwrap_or(NonZeroU32::MAX) }
     }
 
-    #[inline]
     pub(crate) fn birth(self) -> u32 {
         self.birth.get()
     }
@@ -38,12 +37,10 @@ impl SchedulerId {
     pub(crate) const FIRST: SchedulerId = SchedulerId(NonZeroU32::MIN);
 
     /// Returns the id with this number.
-    #[inline]
     pub(crate) fn of(number: u32) -> SchedulerId {
         NonZeroU32::new(number).map_or(SchedulerId::FIRST, SchedulerId)
     }
 
-    #[inline]
     pub(crate) fn number(self) -> u32 {
         self.0.get()
     }
@@ -102,22 +99,18 @@ impl Entry {
         Entry { deadline: deadline.0, name: name | u64::from(number) << NUMBER_AT }
     }
 
-    #[inline]
     pub(crate) fn slot(self) -> u32 {
         self.name as u32 & SLOT
     }
 
-    #[inline]
     pub(crate) fn number(self) -> u32 {
         (self.name >> NUMBER_AT) as u32
     }
 
-    #[inline]
     pub(crate) fn moment(self) -> Moment {
         Moment(self.deadline)
     }
 
-    #[inline]
     pub(crate) fn is_due_now(self) -> bool {
         self.name & DUE_NOW != 0
     }
@@ -133,7 +126,6 @@ impl Entry {
         Entry { deadline: deadline.0, name: kept | u64::from(number) << NUMBER_AT }
     }
 
-    #[inline]
     pub(crate) fn runner(self) -> Runner {
         match self.name >> CODE_AT & 0b11 {
             0 => Runner::Default,
@@ -144,18 +136,15 @@ impl Entry {
     }
 
     /// Returns true for a waker, which the tick thread wakes.
-    #[inline]
     pub(crate) fn is_waker(self) -> bool {
         matches!(self.runner(), Runner::TickThread | Runner::TickThreadUncounted)
     }
 
     /// Returns false for a waker that is counted nowhere.
-    #[inline]
     pub(crate) fn is_counted(self) -> bool {
         self.runner() != Runner::TickThreadUncounted
     }
 
-    #[inline]
     pub(crate) fn is_series(self) -> bool {
         self.name & SERIES != 0
     }

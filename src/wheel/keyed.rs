@@ -64,7 +64,6 @@ pub struct Wheel<T> {
     /// The order of the next value that is inserted or reset.
     next_order: u64,
     size: usize,
-    granularity: NonZeroU64,
 }
 
 /// Identifies a value in a [`Wheel`]. The key of a value that is gone never matches another value.
@@ -148,10 +147,28 @@ impl<T> Wheel<T> {
 
     /// Creates a wheel with this number of buckets, at tick zero. Returns `None` unless the number is a power of two.
     pub fn try_new(buckets: usize) -> Option<Wheel<T>> {
-        buckets.is_power_of_two().then(|| Wheel::with(buckets, NonZeroU64::MIN, 0))
+        buckets.is_power_of_two().then(|| Wheel::with_granularity(buckets, NonZeroU64::MIN, 0))
     }
 
-    fn with(size: usize, granularity: NonZeroU64, now: u64) -> Wheel<T> {
+    /// Creates a wheel of `size` buckets, a power of two, which each cover `granularity` ticks. It stands at the tick `now`.
+    ///
+    /// Deadlines are still kept and given out to the tick. With ticks of a nanosecond, for example, and buckets of a
+    /// millisecond, deadlines are exact, and near ones cost no more than on a wheel with ticks of a millisecond.
+    ///
+    /// ```
+    /// use std::num::NonZeroU64;
+    /// use tickwheel::wheel::Wheel;
+    ///
+    /// let millisecond = NonZeroU64::new(1_000_000).unwrap();
+    /// let mut wheel = Wheel::with_granularity(256, millisecond, 1_000);
+    /// assert_eq!(wheel.now(), 1_000);
+    /// wheel.insert(1_500_001, "second");
+    /// wheel.insert(1_500_000, "first");
+    /// assert_eq!(wheel.advance(1_500_000).collect::<Vec<_>>(), [(1_500_000, "first")]);
+    /// assert_eq!(wheel.next_expiry(), Some(1_500_001));
+    /// ```
+    #[doc(hidden)] // for the layers of this crate
+    pub fn with_granularity(size: usize, granularity: NonZeroU64, now: u64) -> Wheel<T> {
         let reached = Tick(now.div_ceil(granularity.get()));
         Wheel {
             buckets: Buckets::new(size, granularity, reached),
@@ -164,52 +181,13 @@ impl<T> Wheel<T> {
             now,
             next_order: 0,
             size,
-            granularity,
         }
-    }
-
-    /// Returns an empty wheel of the same size at another tick. Drops the values of this one.
-    ///
-    /// ```
-    /// use tickwheel::wheel::Wheel;
-    ///
-    /// let wheel: Wheel<()> = Wheel::new(64).starting_at(1_000);
-    /// assert_eq!(wheel.now(), 1_000);
-    /// ```
-    #[doc(hidden)] // for the layers of this crate
-    #[must_use]
-    pub fn starting_at(self, tick: u64) -> Wheel<T> {
-        Wheel::with(self.size, self.granularity, tick)
-    }
-
-    /// Returns an empty wheel of the same size whose buckets each cover so many ticks. Drops the values of this one.
-    ///
-    /// Deadlines are still kept and given out to the tick. With ticks of a nanosecond, for example, and buckets of a
-    /// millisecond, deadlines are exact, and near ones cost no more than on a wheel with ticks of a millisecond.
-    ///
-    /// ```
-    /// use std::num::NonZeroU64;
-    /// use tickwheel::wheel::Wheel;
-    ///
-    /// let millisecond = NonZeroU64::new(1_000_000).unwrap();
-    /// let mut wheel = Wheel::new(256).with_granularity(millisecond);
-    /// wheel.insert(1_500_001, "second");
-    /// wheel.insert(1_500_000, "first");
-    /// assert_eq!(wheel.advance(1_500_000).collect::<Vec<_>>(), [(1_500_000, "first")]);
-    /// assert_eq!(wheel.next_expiry(), Some(1_500_001));
-    /// ```
-    #[doc(hidden)] // for the layers of this crate
-    #[must_use]
-    pub fn with_granularity(self, ticks: NonZeroU64) -> Wheel<T> {
-        Wheel::with(self.size, ticks, self.now)
     }
 
     /// Returns an empty wheel that keeps the memory of a peak until the last value has gone, and is faster for it.
-    pub(crate) fn in_one_page(self) -> Wheel<T> {
-        Wheel {
-            slots: Slots::new(slots::ONE_PAGE),
-            ..Wheel::with(self.size, self.granularity, self.now)
-        }
+    pub(crate) fn in_one_page(mut self) -> Wheel<T> {
+        self.slots = Slots::new(slots::ONE_PAGE);
+        self
     }
 
     /// Returns the tick that the wheel has been advanced to.
@@ -351,12 +329,12 @@ impl<T> Wheel<T> {
         // A share at a time, so that no call takes long. Each removal and each reset to an earlier deadline leaves one
         // stale entry, and pays for about two.
         if self.buckets.len() > enough {
-            self.buckets.sweep(SHARE, |entry| is_live(slots, entry.slot, entry.filing));
+            self.buckets.sweep(SHARE, |entry| filed(slots, entry.slot, entry.filing).is_some());
             self.buckets.give_back(GIVE_BACK);
         }
         // All at once here. It halves the entries at least, so each has been paid for by a call.
         if self.ready.len() + self.behind.len() > enough {
-            let is_live = |ready: &Ready| is_live(slots, ready.slot, ready.filing);
+            let is_live = |ready: &Ready| filed(slots, ready.slot, ready.filing).is_some();
             self.ready.retain(is_live);
             self.behind.retain(|Reverse(ready)| is_live(ready));
             self.give_back(enough); // the blocks from which they came
@@ -370,14 +348,9 @@ impl<T> Wheel<T> {
         self.buckets.clear();
     }
 
-    /// Returns the key of the value that has this [index](WheelKey::index).
+    /// Returns the value that has this [index](WheelKey::index), with its key.
     #[doc(hidden)] // for the layers of this crate
-    pub fn key_at(&self, index: u32) -> Option<WheelKey> {
-        self.at(index).map(|(key, _)| key)
-    }
-
-    /// Returns the value that has this index, with its key.
-    pub(crate) fn at(&self, index: u32) -> Option<(WheelKey, &T)> {
+    pub fn at(&self, index: u32) -> Option<(WheelKey, &T)> {
         let Slot { generation, value, .. } = self.slots.get(index)?;
         Some((WheelKey { slot: index, generation: *generation }, value.as_ref()?))
     }
@@ -480,7 +453,7 @@ impl<T> Wheel<T> {
     /// Like [`peek`](Wheel::peek), but returns the key of that value.
     pub(crate) fn peek_key(&mut self, to: u64) -> Option<WheelKey> {
         let first = self.first_due(to)?;
-        self.key_at(first.slot)
+        self.at(first.slot).map(|(key, _)| key)
     }
 
     fn first_due(&mut self, to: u64) -> Option<Ready> {
@@ -616,7 +589,7 @@ impl<T> Wheel<T> {
             return None;
         }
         self.take_ready(is_ready);
-        let key = self.key_at(first.slot)?;
+        let (key, _) = self.at(first.slot)?;
         Some((key, first.deadline(), self.vacate(key)?))
     }
 
@@ -656,7 +629,7 @@ impl<T> Wheel<T> {
             budget = budget.saturating_sub(moved.len());
             while let Some(entry) = self.given_out.pop() {
                 // An entry that was met twice is stale by the second time.
-                if is_live(&self.slots, entry.slot, entry.filing) {
+                if filed(&self.slots, entry.slot, entry.filing).is_some() {
                     self.file(entry.slot);
                 }
             }
@@ -709,10 +682,6 @@ const BLOCKS_KEPT: usize = 256;
 /// Returns the slot for whose value the entry of this filing stands. The page of the slot may have been given back.
 fn filed<T>(slots: &Slots<T>, slot: u32, filing: u32) -> Option<&Slot<T>> {
     slots.get(slot).filter(|slot| slot.filing == filing && slot.value.is_some())
-}
-
-fn is_live<T>(slots: &Slots<T>, slot: u32, filing: u32) -> bool {
-    filed(slots, slot, filing).is_some()
 }
 
 impl_debug!(Wheel<T>, self, now: self.now, len: self.len, buckets: self.size);

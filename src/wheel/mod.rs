@@ -5,7 +5,8 @@
 //! rounds, and each visit looks at all of them to count their rounds down. That costs a task one visit per turn of the
 //! wheel, and makes a tick as long as its bucket. Here a bucket holds only what is due at one tick. What is due later is
 //! filed by its half-turn (the rounds, counted up from zero instead of down from now), and is brought into the buckets
-//! once, while the half-turn before it passes.
+//! once, while the half-turn before it passes. What is due in days or years is filed by groups of half-turns, and is brought to its
+//! half-turn while the group before it passes.
 //!
 //! ```text
 //!            the present half-turn       the next one            later ones, by half-turn
@@ -15,7 +16,7 @@
 //!                     ticks pass                    a share per tick
 //! ```
 //!
-//! So each entry is touched at most twice before it is due. A tick costs what it gives out and a share of what comes in.
+//! So each entry is moved at most twice before it is due. A tick costs what it gives out and a share of what comes in.
 //! A jump of any length costs what it gives out, because a bitmap finds the next bucket, and the next half-turn in
 //! the same way.
 //!

@@ -1,8 +1,8 @@
 //! Where the chains of a wheel are.
 //!
 //! ```text
-//!   by index:   [ the ring: a bucket for each tick of two half-turns ][ soon: one for each half-turn that comes ]
-//!   beyond:     a sorted map of the half-turns after those ─────────────> soon, as the present moves on
+//!   by index:   [ the ring: a bucket for each tick of two half-turns ][ soon: one for each half-turn of two groups ]
+//!   beyond:     a sorted map of the groups after those ─────────────────> soon, as the present moves on
 //! ```
 //!
 //! - CHAIN-1 A chain that is half swept has two parts: `kept`, and behind that the rest, which is in the chain's place and
@@ -16,7 +16,7 @@ use core::mem;
 use super::chain::{Chain, Pool, Timed};
 use super::occupancy::Occupancy;
 
-/// The place of a chain: its index, or its half-turn.
+/// The place of a chain: its index, or its group of half-turns.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
     At(usize),
@@ -57,7 +57,7 @@ impl<E: Timed> Places<E> {
     pub(super) fn get(&self, place: Place) -> Chain<E> {
         let chain = match place {
             At(index) => self.chains.get(index),
-            Beyond(half) => self.beyond.get(&half),
+            Beyond(group) => self.beyond.get(&group),
         };
         chain.copied().unwrap_or(Chain::new())
     }
@@ -66,14 +66,18 @@ impl<E: Timed> Places<E> {
     pub(super) fn fill(&mut self, place: Place) -> &mut Chain<E> {
         match place {
             At(index) => {
-                // A wheel for short timeouts never needs more than the ring.
-                if index >= self.chains.len() {
-                    self.chains.resize(self.occupied.len(), Chain::new());
-                }
+                self.make_room(index);
                 self.occupied.set(index);
                 &mut self.chains[index]
             }
-            Beyond(half) => self.beyond.entry(half).or_insert(Chain::new()),
+            Beyond(group) => self.beyond.entry(group).or_insert(Chain::new()),
+        }
+    }
+
+    /// Makes sure that there is a chain with this index. A wheel for short timeouts never needs more than the ring.
+    pub(super) fn make_room(&mut self, index: usize) {
+        if index >= self.chains.len() {
+            self.chains.resize(self.occupied.len(), Chain::new());
         }
     }
 
@@ -81,7 +85,7 @@ impl<E: Timed> Places<E> {
     pub(super) fn emptied(&mut self, place: Place) {
         match place {
             At(index) => self.occupied.clear(index),
-            Beyond(half) => _ = self.beyond.remove(&half),
+            Beyond(group) => _ = self.beyond.remove(&group),
         }
     }
 
@@ -134,7 +138,7 @@ impl<E: Timed> Places<E> {
                 rest = mem::replace(&mut self.kept, Chain::new());
                 self.swept = match place {
                     At(index) => At(index + 1),
-                    Beyond(half) => Beyond(half - 1),
+                    Beyond(group) => Beyond(group - 1),
                 };
             }
             self.put(place, rest);
@@ -150,9 +154,9 @@ impl<E: Timed> Places<E> {
                 Some(index) => return Some(At(index)),
                 None => u64::MAX,
             },
-            Beyond(half) => half,
+            Beyond(group) => group,
         };
-        self.beyond.range(..=most).next_back().map(|(half, _)| Beyond(*half))
+        self.beyond.range(..=most).next_back().map(|(group, _)| Beyond(*group))
     }
 
     // ----- all of them ---------------------------------------------------------------------
@@ -160,7 +164,7 @@ impl<E: Timed> Places<E> {
     /// Returns all chains that have entries, each behind the part of it that a sweep has set aside.
     pub(super) fn parts(&self) -> impl Iterator<Item = (Place, &Chain<E>)> {
         let here = self.chains.iter().enumerate().map(|(index, chain)| (At(index), chain));
-        let beyond = self.beyond.iter().map(|(half, chain)| (Beyond(*half), chain));
+        let beyond = self.beyond.iter().map(|(group, chain)| (Beyond(*group), chain));
         let kept = [(self.swept, &self.kept)].into_iter();
         kept.chain(here).chain(beyond).filter(|(_, chain)| !chain.is_empty())
     }

@@ -119,14 +119,8 @@ impl<T> Slots<T> {
         let (page_bits, most) = (self.page_bits, self.most());
         let page = self.page_mut(number as usize).expect("an open page is one of them");
         let offset = if page.free == NONE {
-            let (start, deadline) = (page.start, u64::from(NONE));
-            page.slots.push(Slot {
-                generation: start,
-                filing: start,
-                deadline,
-                order,
-                value: None,
-            });
+            let (generation, deadline) = (page.start, u64::from(NONE));
+            page.slots.push(Slot { generation, filing: generation, deadline, order, value: None });
             page.slots.len() - 1
         } else {
             page.free as usize

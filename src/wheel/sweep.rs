@@ -6,7 +6,7 @@
 
 use super::buckets::Buckets;
 use super::chain::{Chain, Timed};
-use super::places::Place;
+use super::places::Place::{self, At, Beyond};
 
 impl<E: Timed> Buckets<E> {
     /// Returns the earliest deadline of a live entry. If it would have to look at more than about `budget` entries, it
@@ -22,10 +22,17 @@ impl<E: Timed> Buckets<E> {
         if near.is_some_and(|near| self.half_of(self.tick_of(near)) == self.present) {
             return near;
         }
-        // Only the first half-turn that has live entries matters: all others are later.
-        let first_far = |wheel: &Self| wheel.first_far().map(|half| wheel.far(half));
-        let far = self.first_of(first_far, &mut budget, &mut is_live);
-        near.into_iter().chain(far).min()
+        // Only the first half-turn, and the first group, that have live entries matter: all others are later.
+        let first_soon = |wheel: &Self| wheel.first_soon().map(|half| At(wheel.index(half)));
+        let soon = self.first_of(first_soon, &mut budget, &mut is_live);
+        let first = near.into_iter().chain(soon).min();
+        let is_later = |half| first.is_some_and(|first| self.half_of(self.tick_of(first)) < half);
+        if self.first_beyond().is_none_or(is_later) {
+            return first;
+        }
+        let first_group = |wheel: &Self| wheel.places.beyond.keys().next().copied().map(Beyond);
+        let beyond = self.first_of(first_group, &mut budget, &mut is_live);
+        first.into_iter().chain(beyond).min()
     }
 
     /// Returns the earliest deadline of a live entry of the chain that `next` finds. If all of its entries are stale, they
@@ -114,6 +121,67 @@ mod tests {
         fill(&mut wheel, 20, 500..501);
         wheel.advance(Tick(20), &mut out);
         assert!(out.iter().map(|item| item.number).eq(0..501));
+    }
+
+    #[test]
+    fn s03_entries_of_a_tick_stay_in_order_while_their_group_is_brought_in() {
+        let mut wheel = Buckets::new(16, NonZeroU64::MIN, Tick(0)); // a group is 32 half-turns, or 256 ticks
+        fill(&mut wheel, 532, 0..500);
+        fill(&mut wheel, 531, 500..501);
+        let mut out = Vec::new();
+        wheel.advance(Tick(256), &mut out);
+        assert!(!wheel.settle(100), "most of them stay beyond");
+        fill(&mut wheel, 532, 501..502);
+        assert_eq!(wheel.first(usize::MAX, |_| true), Some(531), "which is not brought in yet");
+        assert_eq!(wheel.first(usize::MAX, |item| item.number != 500), Some(532));
+        wheel.check_invariants();
+        wheel.advance(Tick(532), &mut out);
+        assert!(out.iter().map(|item| item.number).eq((0..500).chain(501..502)));
+    }
+
+    #[test]
+    fn s02_a_great_group_asks_to_be_settled_ahead_of_its_time() {
+        const TICK: u64 = 1_000_000;
+        let granularity = NonZeroU64::new(TICK).expect("a millisecond");
+        let mut wheel = Buckets::new(16, granularity, Tick(0)); // a group is 256 ticks
+        fill(&mut wheel, 800 * TICK, 0..20_000);
+        assert_eq!(wheel.settle_at(), Some(Tick(763)), "5 ms for 20,000 entries, before tick 768");
+        fill(&mut wheel, 900 * TICK, 20_000..2_000_000);
+        assert_eq!(wheel.settle_at(), Some(Tick(511)), "not before the group before it");
+        let mut out = Vec::new();
+        wheel.advance(Tick(511), &mut out);
+        assert!(!wheel.settle(1) && wheel.settle(usize::MAX) && out.is_empty());
+        wheel.check_invariants();
+        assert_eq!(wheel.settle_at(), Some(Tick(795)), "now it is about a half-turn");
+    }
+
+    /// A wheel that is advanced from deadline to deadline brings in a share of the next group with each half-turn.
+    #[test]
+    fn s02_no_advance_brings_in_a_great_group_at_once() {
+        let mut wheel = Buckets::new(16, NonZeroU64::MIN, Tick(0)); // a group is 256 ticks
+        fill(&mut wheel, 600, 0..100_000);
+        (1..512).for_each(|tick| fill(&mut wheel, tick, 0..1));
+        let beyond = |wheel: &Buckets<Item>| wheel.places.len(Beyond(2));
+        let mut out = Vec::new();
+        for tick in 1..512 {
+            let before = beyond(&wheel);
+            wheel.advance(Tick(tick), &mut out);
+            assert!(before - beyond(&wheel) < 5_000, "at {tick}");
+        }
+        assert_eq!((beyond(&wheel), out.len()), (0, 511));
+    }
+
+    #[test]
+    fn s09_entries_that_are_far_apart_do_not_take_a_block_each() {
+        let mut wheel = Buckets::new(4096, NonZeroU64::MIN, Tick(0));
+        let year = 365 * 24 * 3_600_000;
+        let deadline = |number: usize| number as u64 * (year / 100_000);
+        (1..100_000).for_each(|number| fill(&mut wheel, deadline(number), number..number + 1));
+        assert!(wheel.pool.most_used() < 20_000, "{} blocks", wheel.pool.most_used());
+        let mut out = Vec::new();
+        wheel.advance(Tick(year), &mut out);
+        assert!(out.iter().map(|item| item.number).eq(1..100_000));
+        assert!(wheel.pool.most_used() < 25_000, "{} blocks", wheel.pool.most_used());
     }
 
     #[test]

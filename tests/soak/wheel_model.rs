@@ -38,9 +38,8 @@ impl Pair {
         let starts = [0, half - 1, half * 3, 1 << 40, u64::MAX - half, u64::MAX - 5_000_000];
         let start = starts[random.below(starts.len() as u64) as usize];
         let granularity = [1, 1, 3, 1000, 1 << 20][random.below(5) as usize];
-        let wheel = Wheel::new(size)
-            .with_granularity(NonZeroU64::new(granularity).expect("above zero"))
-            .starting_at(start.wrapping_add(random.below(3)));
+        let granularity = NonZeroU64::new(granularity).expect("above zero");
+        let wheel = Wheel::with_granularity(size, granularity, start.wrapping_add(random.below(3)));
         Pair { wheel, model: BTreeMap::new(), keys: Vec::new(), steps: 0 }
     }
 

@@ -27,7 +27,7 @@ use crate::backpressure::{Backpressure, PendingLimit};
 use crate::error::Refused;
 use crate::observe::stats::{Counter, Counts};
 use crate::platform::sync::{
-    AtomicBool, AtomicU64, ExchangeInOrder, InOrder, LANE_BLOCK as BLOCK, Ordering, lock_std,
+    AtomicBool, AtomicU64, InOrder, LANE_BLOCK as BLOCK, Ordering, lock_std,
 };
 use crate::wheel::entry::Entry;
 

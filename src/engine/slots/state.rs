@@ -60,7 +60,7 @@
 //! the last task ended by a cancel.
 
 use crate::clock::repeat::Kind;
-use crate::platform::sync::{AtomicU64, ExchangeInOrder, InOrder, Ordering, Patience, in_models};
+use crate::platform::sync::{AtomicU64, InOrder, Ordering, Patience, in_models};
 
 /// The state of a task: see the table above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

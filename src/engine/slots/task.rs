@@ -53,7 +53,7 @@ impl Repetition {
 
     /// Returns `None` for a period of zero.
     pub(crate) fn of(period: Period) -> Option<Repetition> {
-        let repetition = Repetition { kind: period.kind(), period: period.nanos() };
+        let repetition = Repetition { kind: period.kind, period: period.nanos() };
         (!period.duration().is_zero()).then_some(repetition)
     }
 }

@@ -18,7 +18,7 @@ use super::holder::{PAGE, TaskHolder, index_of};
 use super::magazines;
 use super::state::Word;
 use crate::platform::pages;
-use crate::platform::sync::{IS_MODEL, TRIMS_AT_THE_END, try_lock_std};
+use crate::platform::sync::{IS_MODEL, try_lock_std};
 
 /// The most pages that one slice of work gives back, and how many pages it looks at for each.
 const SLICE: usize = 64;
@@ -70,7 +70,8 @@ pub(crate) fn begin() -> bool {
 /// Trims on the calling thread, if no engine is left to do it. The callers have just dropped something that kept slots in
 /// use.
 pub(crate) fn at_the_end() {
-    if !TRIMS_AT_THE_END || ENGINES.load(Ordering::Relaxed) > 0 || !depot().is_bloated() {
+    // Several models run at a time in one process, and each has to do the same in all of its runs.
+    if IS_MODEL || ENGINES.load(Ordering::Relaxed) > 0 || !depot().is_bloated() {
         return;
     }
     start();

@@ -22,13 +22,9 @@ pub(crate) type Mapped = (NonNull<u8>, NonNull<u8>);
 /// The unit in which pages are counted: the smallest page that a system has.
 pub(crate) const PAGE_BYTES: usize = 4096;
 
-#[cfg(not(any(miri, loom)))]
-#[cfg_attr(windows, path = "windows.rs")]
-#[cfg_attr(unix, path = "unix.rs")]
-#[cfg_attr(not(any(unix, windows)), path = "plain.rs")]
-mod system;
-#[cfg(any(miri, loom))]
-#[path = "plain.rs"]
+#[cfg_attr(all(windows, not(any(miri, loom))), path = "windows.rs")]
+#[cfg_attr(all(unix, not(any(miri, loom))), path = "unix.rs")]
+#[cfg_attr(any(miri, loom, not(any(unix, windows))), path = "plain.rs")]
 mod system;
 
 pub(crate) use system::{discard, page_bytes};

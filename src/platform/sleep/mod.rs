@@ -14,8 +14,6 @@
 
 use std::time::Duration;
 
-use crate::platform::sync::{in_models, outside_models};
-
 #[cfg_attr(any(target_os = "linux", target_os = "android"), path = "linux.rs")]
 #[cfg_attr(windows, path = "windows.rs")]
 #[cfg_attr(target_vendor = "apple", path = "apple.rs")]
@@ -32,12 +30,10 @@ pub(crate) const TAKES_KERNEL_TIMERS: bool = system::TAKES_KERNEL_TIMERS;
 /// True if readings of std's clock on two processors may differ by a step, in either direction.
 pub(crate) const PROCESSORS_MAY_DIFFER: bool = cfg!(windows);
 
-outside_models! {
-    pub(crate) use system::KernelTimer;
-}
-in_models! {
-    pub(crate) use model::KernelTimer;
-}
+#[cfg(all(test, loom))]
+pub(crate) use model::KernelTimer;
+#[cfg(not(all(test, loom)))]
+pub(crate) use system::KernelTimer;
 
 /// Returns a reading of the clock that counts the time in which the machine was suspended, from any beginning. `None`
 /// where std's clock does that too, or where there is no such clock.

@@ -35,7 +35,7 @@ pub(crate) fn live(bytes: &mut dyn Iterator<Item = u8>, bytes_out: fn() -> isize
     let orders = if choice & 8 == 0 { Orders::Own } else { Orders::Given };
     let wheel = |size, nanos, start| {
         let granularity = NonZeroU64::new(nanos).expect("above zero");
-        let wheel = Wheel::new(size).with_granularity(granularity).starting_at(start);
+        let wheel = Wheel::with_granularity(size, granularity, start);
         Bare { wheel, orders, given: 0 }
     };
     match choice % 8 {
@@ -357,7 +357,8 @@ impl Queue for Bare {
     }
 
     fn remove(&mut self, key: WheelKey) -> Option<u64> {
-        assert_eq!(self.wheel.key_at(key.index()) == Some(key), self.wheel.contains(key));
+        let there = self.wheel.at(key.index()).is_some_and(|(at, _)| at == key);
+        assert_eq!(there, self.wheel.contains(key));
         self.wheel.remove(key)
     }
 
