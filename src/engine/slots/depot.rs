@@ -30,9 +30,6 @@ const PAGES_PER_BLOCK: usize = (1 << BLOCK_BITS) / PAGE;
 /// With fewer free slots than this (4 MiB) nothing is worth trimming.
 const WORTH_TRIMMING: usize = 64 * 1024;
 
-/// Free slots. The next one to be used is the last.
-pub(super) type Magazine = Vec<u32>;
-
 pub(crate) struct Depot {
     pages: Vec<u64>,
     open: Vec<u64>,
@@ -122,14 +119,14 @@ impl Depot {
 
     // ----- out and in ----------------------------------------------------------------------
 
-    /// Fills a magazine with the lowest free slots. The lowest of all is the last.
-    pub(super) fn take(&mut self, magazine: &mut Magazine) {
+    /// Fills an empty list with a magazine of the lowest free slots. The lowest of all is the last.
+    pub(super) fn take(&mut self, magazine: &mut Vec<u32>) {
         while magazine.len() < MAGAZINE {
             // The lowest first, so that after a peak the upper pages run empty, and can go back to the system.
             let Some(page) = self.lowest_open_page() else { break };
             self.take_from(page, MAGAZINE, magazine);
         }
-        // A magazine gives its last slot first.
+        // The last slot of a list is taken first.
         magazine.reverse();
         if self.is_short() {
             IS_SHORT.store(true, Ordering::Relaxed);
@@ -139,7 +136,7 @@ impl Depot {
 
     /// Takes one slot, for a thread without magazines.
     pub(super) fn take_one(&mut self) -> Option<u32> {
-        let mut one = Magazine::new();
+        let mut one = Vec::new();
         let page = self.lowest_open_page()?;
         self.take_from(page, 1, &mut one);
         one.pop()
@@ -194,7 +191,7 @@ impl Depot {
     }
 
     /// Moves slots of a page into a magazine, until that has `full` of them.
-    fn take_from(&mut self, page: usize, full: usize, magazine: &mut Magazine) {
+    fn take_from(&mut self, page: usize, full: usize, magazine: &mut Vec<u32>) {
         // The system gives the whole page as soon as one holder of it is touched.
         if is_set(&self.absent, page) {
             clear(&mut self.absent, page);
