@@ -17,9 +17,8 @@
 //! The first block is one of these: a process with few timers has few pages.
 
 use std::ops::Range;
-use std::sync::Mutex as StdMutex;
 use std::sync::atomic::AtomicBool;
-use std::time::{Duration, Instant};
+use std::sync::{LazyLock, Mutex as StdMutex};
 
 use super::blocks::{self, Block};
 use super::holder::{BLOCK_BITS, BLOCKS, PAGE};
@@ -30,6 +29,7 @@ const PAGES_PER_BLOCK: usize = (1 << BLOCK_BITS) / PAGE;
 /// With fewer free slots than this (4 MiB) nothing is worth trimming.
 const WORTH_TRIMMING: usize = 64 * 1024;
 
+#[derive(Default)]
 pub(crate) struct Depot {
     pages: Vec<u64>,
     open: Vec<u64>,
@@ -51,7 +51,7 @@ pub(crate) struct Depot {
     checks: u32,
 }
 
-global!(DEPOT: Mutex<Depot> = Mutex::new(Depot::EMPTY));
+global!(DEPOT: LazyLock<Mutex<Depot>> = LazyLock::new(Mutex::default));
 
 /// The free slots are few. Relaxed: this is a hint, and the depot's lock tells what is true.
 static IS_SHORT: AtomicBool = AtomicBool::new(false);
@@ -60,63 +60,29 @@ pub(crate) fn depot() -> MutexGuard<'static, Depot> {
     lock(&DEPOT)
 }
 
-/// When the tick thread may ask the system for memory again, after it had none.
-struct Ahead {
-    pause: Duration,
-    again_at: Option<Instant>,
-}
-
 /// Only one thread adds a block ahead at a time.
-static AHEAD: StdMutex<Ahead> = StdMutex::new(Ahead { pause: Duration::ZERO, again_at: None });
-
-/// The first and the longest pause after the system has had no memory.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(1));
+static AHEAD: StdMutex<()> = StdMutex::new(());
 
 /// Adds a block if one will soon be needed. Tick threads call this. The depot is not locked while the system works.
 pub(crate) fn add_block_ahead() {
     if !IS_SHORT.load(Ordering::Relaxed) {
         return;
     }
-    let Some(mut ahead) = try_lock_std(&AHEAD) else { return }; // another tick thread is at it
-    if ahead.again_at.is_some_and(|at| Instant::now() < at) {
-        return;
-    }
-    IS_SHORT.store(false, Ordering::Relaxed); // a taker sets it again if this is not enough
+    let Some(_alone) = try_lock_std(&AHEAD) else { return }; // another tick thread is at it
+    // A taker sets it again if this is not enough, or if the system has no memory now: once for each magazine, so the
+    // system is not asked too often.
+    IS_SHORT.store(false, Ordering::Relaxed);
     let mut depot_now = depot();
-    if !depot_now.is_short() {
-        return;
-    }
-    let has_room = depot_now.has_room();
+    let is_needed = depot_now.is_short() && depot_now.has_room();
     drop(depot_now);
     // The system clears a page when it is first touched, which would delay one schedule in 64 by a microsecond. So the
     // whole block is touched here, in half a millisecond, before anybody uses it.
-    if let Some(block) = has_room.then(|| Block::map(true)).flatten() {
+    if let Some(block) = is_needed.then(|| Block::map(true)).flatten() {
         depot().add_block(block);
-        *ahead = Ahead { pause: Duration::ZERO, again_at: None };
-    } else {
-        IS_SHORT.store(true, Ordering::Relaxed);
-        // While the system has no memory, this thread asks ever less often. Callers that find no slot are refused, and
-        // each of them asks anew.
-        ahead.pause = (2 * ahead.pause).clamp(PAUSES.0, PAUSES.1);
-        ahead.again_at = Some(Instant::now() + ahead.pause);
     }
 }
 
 impl Depot {
-    const EMPTY: Depot = Depot {
-        pages: Vec::new(),
-        open: Vec::new(),
-        absent: Vec::new(),
-        lowest: 0,
-        blocks: 0,
-        free: 0,
-        resident: 0,
-        least_free: 0,
-        free_after_trim: 0,
-        in_use_after_trim: 0,
-        checks: 0,
-    };
-
     // ----- out and in ----------------------------------------------------------------------
 
     /// Fills an empty list with a magazine of the lowest free slots. The lowest of all is the last.
@@ -401,7 +367,7 @@ mod tests {
 
     /// Returns a depot of one block, of which no page has ever been used.
     fn of_one_block() -> Depot {
-        let mut depot = Depot::EMPTY;
+        let mut depot = Depot::default();
         assert!(depot.add_pages());
         depot
     }
