@@ -12,11 +12,10 @@ use std::time::Instant;
 use super::shared::{Shared, with_lane};
 use super::this_thread;
 use crate::backpressure::Flow;
-use crate::clock::repeat::Kind;
+use crate::clock::repeat::Period;
 use crate::clock::tick::{Moment, Times};
 use crate::engine::intake::Intake;
 use crate::engine::intake::lane::{Filled, Pushed, Record};
-use crate::engine::slots::task::{Repetition, Vacancy};
 use crate::engine::slots::{Content, Wake, task};
 use crate::error::{Refused, ScheduleError};
 use crate::executor::numbered::NumberedExecutor;
@@ -109,20 +108,26 @@ impl Shared {
         &self,
         times: Times,
         task: T,
-        repetition: Repetition,
+        period: Option<Period>,
         executor: Option<&Arc<NumberedExecutor>>,
     ) -> Result<TaskKey, (ScheduleError, T)> {
         let Times { now, deadline } = times;
-        debug_assert_eq!(T::IS_SERIES, repetition.kind != Kind::Once, "a series has a period");
+        debug_assert_eq!(T::IS_SERIES, period.is_some(), "a series has a period");
         // The limit comes first. A task that is refused here has touched no slot and no lane, so there is nothing to
         // undo.
-        let vacancy = match self.vacancy(T::IS_COUNTED) {
-            Ok(vacancy) => vacancy,
-            Err(reason) => return Err((reason, task)),
-        };
+        if let Err(reason) = self.count_in(T::IS_COUNTED) {
+            return Err((reason, task));
+        }
         // The closure is in its holder before its record is in a lane: the engine may run the task as soon as it sees
         // the record.
-        let key = vacancy.fill(task, repetition, executor, deadline, self.id);
+        let key = match task::fill(task, period, executor, deadline, self.id) {
+            Ok(key) => key,
+            // Without memory for a holder the task is refused, and has to leave the count that it has entered.
+            Err(task) => {
+                self.count_out(T::IS_COUNTED);
+                return Err((ScheduleError::Full, task));
+            }
+        };
         // The entry names the runner, so that the tick thread need not look into the holder, which is a cache
         // miss.
         let runner = match executor {
@@ -151,7 +156,7 @@ impl Shared {
 
     /// Reserves room for a leftover of another scheduler.
     pub(crate) fn reserve(self: &Arc<Self>) -> Result<Reservation, ScheduleError> {
-        self.count_in()?;
+        self.count_in(true)?;
         Ok(Reservation { shared: Arc::clone(self), is_used: false })
     }
 
@@ -196,7 +201,7 @@ impl Shared {
         if T::IS_COUNTED && this_thread::is_held_back() && self.holds_wakers_on() {
             return Ok(WakeAt::Later);
         }
-        let admitted = self.admit(times, waker(), Repetition::NONE, None);
+        let admitted = self.admit(times, waker(), None, None);
         admitted.map(WakeAt::Pending).map_err(|(reason, waker)| {
             quietly(|| drop(waker)); // it is a user's, and its panic must not cost the caller the reason
             reason
@@ -225,31 +230,22 @@ impl Shared {
         self.wake_at(times, || Wake::<true>(waker.clone()))
     }
 
-    /// Returns a free slot for a task, after counting the task in if it `is_counted`.
-    #[inline(always)]
-    #[expect(clippy::inline_always, reason = "see `admit`")]
-    fn vacancy(&self, is_counted: bool) -> Result<Vacancy, ScheduleError> {
-        if is_counted {
-            self.count_in()?;
-        } else if self.is_closing() {
-            return Err(ScheduleError::Closed);
-        }
-        // Without memory for a holder the task is refused, and has to leave the count that it has entered.
-        Vacancy::take().ok_or_else(|| {
-            if is_counted {
-                self.intake.limit.leave();
-            }
-            ScheduleError::Full
-        })
-    }
-
-    /// Counts a task towards the limit, unless the scheduler is closed or full.
+    /// Counts a task that `is_counted` towards the limit. Refuses it if the scheduler is closed or full.
     #[inline]
-    fn count_in(&self) -> Result<(), ScheduleError> {
+    fn count_in(&self, is_counted: bool) -> Result<(), ScheduleError> {
         if self.is_closing() {
             return Err(ScheduleError::Closed);
         }
-        if self.intake.limit.enter() { Ok(()) } else { Err(ScheduleError::Full) }
+        let has_room = !is_counted || self.intake.limit.enter();
+        if has_room { Ok(()) } else { Err(ScheduleError::Full) }
+    }
+
+    /// Undoes [`count_in`](Shared::count_in).
+    #[cold]
+    fn count_out(&self, is_counted: bool) {
+        if is_counted {
+            self.intake.limit.leave();
+        }
     }
 
     /// Undoes what was done for a task that the engine has refused. `None` if its last turn has found the task in its holder
@@ -259,8 +255,8 @@ impl Shared {
         let task = task::withdraw(key);
         if task.is_none() {
             with_lane(self, |writer| writer.lane.counts.scheduled.add(1));
-        } else if T::IS_COUNTED {
-            self.intake.limit.leave();
+        } else {
+            self.count_out(T::IS_COUNTED);
         }
         task
     }

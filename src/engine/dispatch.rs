@@ -13,7 +13,7 @@ use crate::clock::clocks::Clock;
 use crate::clock::timeline::after;
 use crate::engine::slots::closure::Named;
 use crate::engine::slots::deadline::{self, CameOut};
-use crate::engine::slots::task::{self, Repetition};
+use crate::engine::slots::task;
 use crate::executor::DueTask;
 use crate::executor::due::Settled;
 use crate::executor::numbered::NumberedExecutor;
@@ -226,7 +226,7 @@ impl Engine {
         let deadline = after(reading, Duration::from_nanos(LONGEST_PAUSE_NANOS));
         let times = self.shared.watch.read_at(reading, deadline);
         let own = (by.number != 0).then_some(by);
-        let admitted = self.shared.admit(times, Named { name, task }, Repetition::NONE, own);
+        let admitted = self.shared.admit(times, Named { name, task }, None, own);
         quietly(|| drop(admitted));
         true
     }

@@ -106,7 +106,6 @@ mod tests {
     use crate::clock::timeline::Timeline;
     use crate::engine::Precision;
     use crate::engine::shared::Shared;
-    use crate::engine::slots::task::Repetition;
     use crate::engine::termination::deadline_after;
     use crate::error::ScheduleError;
     use crate::executor::Inline;
@@ -138,7 +137,7 @@ mod tests {
 
     fn schedule(shared: &Arc<Shared>, seconds: u64) -> Result<(), ScheduleError> {
         let times = shared.watch.after(Duration::from_secs(seconds));
-        let admitted = shared.admit(times, || (), Repetition::NONE, None);
+        let admitted = shared.admit(times, || (), None, None);
         admitted.map(|_| ()).map_err(|(reason, _)| reason)
     }
 
@@ -190,7 +189,7 @@ mod tests {
         let (mut engine, sleeper, reports) = faulty();
         let shared = Arc::clone(&engine.shared);
         let times = shared.watch.after(Duration::from_secs(1_000));
-        let key = shared.admit(times, || (), Repetition::NONE, None).map_err(|(reason, _)| reason);
+        let key = shared.admit(times, || (), None, None).map_err(|(reason, _)| reason);
         let key = key.expect("open");
         let (deadline, runner) = (times.deadline, Runner::TickThread);
         engine.incoming.push(Entry::new(key.slot, key.birth(), deadline, false, runner, false));

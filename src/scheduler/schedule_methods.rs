@@ -10,7 +10,6 @@ use super::Scheduler;
 use crate::clock::repeat::{Period, Repeat};
 use crate::clock::tick::Times;
 use crate::engine::shared::Shared;
-use crate::engine::slots::task::Repetition;
 use crate::engine::slots::{Content, InSpan, Named, Series};
 use crate::error::{ScheduleError, TryScheduleError};
 use crate::executor::numbered::NumberedExecutor;
@@ -24,10 +23,10 @@ fn admit_out_of_line<T: Content>(
     shared: &Shared,
     times: Times,
     task: T,
-    repetition: Repetition,
+    period: Option<Period>,
     own: Option<&Arc<NumberedExecutor>>,
 ) -> Result<TaskKey, ScheduleError> {
-    shared.admit(times, task, repetition, own).map_err(|(reason, refused)| {
+    shared.admit(times, task, period, own).map_err(|(reason, refused)| {
         shared.hooks.catch(|| drop(refused)); // its panic must not cost the caller the reason
         reason
     })
@@ -124,10 +123,10 @@ impl Scheduler {
         task: T,
     ) -> Result<Cancellable, TryScheduleError<T>> {
         match trace::current_span() {
-            None => self.try_admit(times, task, Repetition::NONE, |task| task),
+            None => self.try_admit(times, task, None, |task| task),
             Some(span) => {
                 let task = InSpan { span, task };
-                self.try_admit(times, task, Repetition::NONE, |in_span| in_span.task)
+                self.try_admit(times, task, None, |in_span| in_span.task)
             }
         }
     }
@@ -137,11 +136,11 @@ impl Scheduler {
         &self,
         times: Times,
         task: T,
-        repetition: Repetition,
+        period: Option<Period>,
         unwrap: impl FnOnce(T) -> F,
     ) -> Result<Cancellable, TryScheduleError<F>> {
         let shared = self.shared();
-        match shared.admit(times, task, repetition, self.own.as_ref()) {
+        match shared.admit(times, task, period, self.own.as_ref()) {
             Ok(key) => Ok(Cancellable::new(key, shared.id)),
             Err((reason, task)) => Err(TryScheduleError::new(reason, unwrap(task))),
         }
@@ -156,8 +155,8 @@ impl Scheduler {
     ) -> Result<Cancellable, ScheduleError> {
         // Only a task that is scheduled inside a span carries one, which costs room in its holder.
         match trace::current_span() {
-            None => self.admit(times, task, Repetition::NONE),
-            Some(span) => self.admit(times, InSpan { span, task }, Repetition::NONE),
+            None => self.admit(times, task, None),
+            Some(span) => self.admit(times, InSpan { span, task }, None),
         }
     }
 
@@ -167,9 +166,9 @@ impl Scheduler {
         &self,
         times: Times,
         task: T,
-        repetition: Repetition,
+        period: Option<Period>,
     ) -> Result<Cancellable, ScheduleError> {
-        let key = admit_out_of_line(self.shared(), times, task, repetition, self.own.as_ref())?;
+        let key = admit_out_of_line(self.shared(), times, task, period, self.own.as_ref())?;
         Ok(Cancellable::new(key, self.shared().id))
     }
 
@@ -302,11 +301,11 @@ impl Scheduler {
         R: Repeat,
         F: FnMut() -> R + Send + 'static,
     {
-        let Some(repetition) = Repetition::of(period) else {
+        if period.duration().is_zero() {
             return Err(TryScheduleError::new(ScheduleError::ZeroPeriod, task));
-        };
+        }
         let times = self.shared().watch.after(initial);
-        self.try_admit(times, Series(task), repetition, |Series(task)| task)
+        self.try_admit(times, Series(task), Some(period), |Series(task)| task)
     }
 
     pub(super) fn admit_series(
@@ -315,11 +314,11 @@ impl Scheduler {
         period: Period,
         task: impl Content,
     ) -> Result<Cancellable, ScheduleError> {
-        let Some(repetition) = Repetition::of(period) else {
+        if period.duration().is_zero() {
             self.shared().hooks.catch(|| drop(task));
             return Err(ScheduleError::ZeroPeriod);
-        };
-        self.admit(self.shared().watch.after(initial), task, repetition)
+        }
+        self.admit(self.shared().watch.after(initial), task, Some(period))
     }
 
     // ----- with a name (S31) ---------------------------------------------------------------

@@ -1,7 +1,7 @@
 //! Tasks in their holders, by their owners.
 //!
-//! A [`Vacancy`] is a free slot that a caller owns, a [`Running`] is a claimed task, an [`Ending`] one that will not run
-//! again, and [`Over`] what is left of it. The body can be reached only through them, so the rest of the crate is safe
+//! A [`Running`] is a claimed task, an [`Ending`] one that will not run again, and [`Over`] what is left of it. [`fill`]
+//! writes the body of a task, and after that it can be reached only through these three, so the rest of the crate is safe
 //! code, which knows a task by its key, or by an entry.
 
 use std::mem::{MaybeUninit, replace};
@@ -41,69 +41,38 @@ unsafe fn replace_executor(
     blocks::annex(slot)?.executor.with_mut(|own| replace(unsafe { &mut *own }, executor))
 }
 
-/// How a task repeats, and its period in nanoseconds (0 for a one-shot).
-#[derive(Clone, Copy)]
-pub(crate) struct Repetition {
-    pub(crate) kind: Kind,
-    pub(crate) period: u64,
-}
-
-impl Repetition {
-    pub(crate) const NONE: Repetition = Repetition { kind: Kind::Once, period: 0 };
-
-    /// Returns `None` for a period of zero.
-    pub(crate) fn of(period: Period) -> Option<Repetition> {
-        let repetition = Repetition { kind: period.kind(), period: period.nanos() };
-        (!period.duration().is_zero()).then_some(repetition)
+/// Puts a task into a free slot and makes it pending. From now on it can be cancelled by its key. Gives the task back if
+/// there is no memory for a slot, or if 268 million tasks are pending.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "see `Shared::admit`")]
+pub(crate) fn fill<T: Content>(
+    task: T,
+    period: Option<Period>,
+    executor: Option<&Arc<NumberedExecutor>>,
+    deadline: Moment,
+    scheduler: SchedulerId,
+) -> Result<TaskKey, T> {
+    let free = || magazines::take().and_then(|slot| Some((slot, blocks::holder(slot)?)));
+    let Some((slot, holder)) = free() else { return Err(task) };
+    let birth = holder.word.vacant().map_or_else(|| first_number(slot), Word::number);
+    // SAFETY: the holder is free, so there is no body (HOLDER-1), and the slot is ours alone (HOLDER-2).
+    unsafe { holder.put_closure(task) };
+    let number = executor.map_or(0, |own| {
+        // SAFETY: as above.
+        unsafe { replace_executor(slot, Some(Arc::clone(own))) };
+        own.number
+    });
+    // Before the word: a thread that sees the new word finds this birth (WORD-4).
+    holder.set_identity(birth, scheduler);
+    holder.set_deadline(deadline);
+    // A one-shot has no period, and does not touch the annex, which is on another cache line.
+    if let (Some(period), Some(annex)) = (period, blocks::annex(slot)) {
+        annex.period.store(period.nanos(), Ordering::Relaxed);
     }
-}
-
-/// A slot that its owner has taken out of the free slots and has not filled yet.
-pub(crate) struct Vacancy {
-    slot: u32,
-    holder: &'static TaskHolder,
-}
-
-impl Vacancy {
-    /// Takes a free slot. `None` if there is no memory, or if 268 million tasks are pending.
-    #[inline(always)]
-    #[expect(clippy::inline_always, reason = "see `Shared::admit`")]
-    pub(crate) fn take() -> Option<Vacancy> {
-        let slot = magazines::take()?;
-        blocks::holder(slot).map(|holder| Vacancy { slot, holder })
-    }
-
-    /// Puts a task in and makes it pending. From now on it can be cancelled by its key.
-    #[inline]
-    pub(crate) fn fill<T: Content>(
-        self,
-        task: T,
-        repetition: Repetition,
-        executor: Option<&Arc<NumberedExecutor>>,
-        deadline: Moment,
-        scheduler: SchedulerId,
-    ) -> TaskKey {
-        let Vacancy { slot, holder } = self;
-        let Repetition { kind, period } = repetition;
-        let birth = holder.word.vacant().map_or_else(|| first_number(slot), Word::number);
-        // SAFETY: the holder is free, so there is no body (HOLDER-1), and the slot is ours alone (HOLDER-2).
-        unsafe { holder.put_closure(task) };
-        let number = executor.map_or(0, |own| {
-            // SAFETY: as above.
-            unsafe { replace_executor(slot, Some(Arc::clone(own))) };
-            own.number
-        });
-        // Before the word: a thread that sees the new word finds this birth (WORD-4).
-        holder.set_identity(birth, scheduler);
-        holder.set_deadline(deadline);
-        // A one-shot has no period, and does not touch the annex, which is on another cache line.
-        if T::IS_SERIES {
-            blocks::annex(slot).inspect(|annex| annex.period.store(period, Ordering::Relaxed));
-        }
-        // The last step: it publishes all of the above.
-        holder.word.fill(Word::pending(birth, kind, number).of_waker(T::IS_WAKER));
-        TaskKey::new(slot, birth)
-    }
+    let kind = period.map_or(Kind::Once, |period| period.kind());
+    // The last step: it publishes all of the above.
+    holder.word.fill(Word::pending(birth, kind, number).of_waker(T::IS_WAKER));
+    Ok(TaskKey::new(slot, birth))
 }
 
 /// Returns the birth of the first task in a holder that was never used, or whose page went back (SLOT-4).
