@@ -52,7 +52,7 @@ impl Shared {
     pub(crate) fn run_claimed(&self, task: Running, due: Moment, was_pending: bool) {
         // A panic of the clock must not lose the run: the task is claimed, so nobody else would run it.
         let now = self.recently().unwrap_or(due);
-        let (key, is_series) = (task.key, task.is_series());
+        let (key, is_series) = (task.key, task.word().is_series());
         // All that the run changes is counted before the run. A series leaves only at its end.
         with_lane(self, move |writer| {
             let lane = &writer.lane;
@@ -160,7 +160,10 @@ impl Shared {
         let now = self.try_now().unwrap_or(due);
         let next = match chosen {
             Some(delay) => now.after(delay),
-            None => next_run(task.kind(), task.period(), due, now, self.watch.tick),
+            None => {
+                let period = task::period(task.key.slot);
+                next_run(task.word().kind(), period, due, now, self.watch.tick)
+            }
         };
         let mut filing = Publication::new(self, false);
         let rearmed = task.rearm(next, now, |entry| filing.publish::<Rearmed>(entry, now));
@@ -177,7 +180,7 @@ impl Shared {
     #[cold]
     fn return_from_run(&self, task: Running) -> Option<Running> {
         // It runs under the lock of the termination, which decides between this thread and the engine (END-3).
-        let make = || self.make_leftover(task.key.slot, task.number(), Phase::Running);
+        let make = || self.make_leftover(task.key.slot, task.word().number(), Phase::Running);
         match self.termination.return_from_run(task.key, make, || self.drop_it()) {
             BehindRun::Cancelled => return Some(task),
             BehindRun::Leftover => {}
@@ -202,7 +205,7 @@ impl Shared {
     /// Ends a task that does not run any more: drops its closure, and reports what its last run and a panicking `Drop` have
     /// thrown. `was_pending`: it counts as pending until now. `is_lost`: it counts as dropped.
     fn finish(&self, task: Running, was_pending: bool, is_lost: bool, thrown: Option<Payload>) {
-        let is_series = task.is_series();
+        let is_series = task.word().is_series();
         let task = task.into_ending();
         let names = task.names();
         // A cancel in the last run of a series has counted the task out itself.

@@ -335,9 +335,9 @@ impl Termination {
                 Some(Phase::Running) => {
                     // The runner has not come yet, because this has the lock. So it will find its series on this list
                     // (END-3).
-                    let (kind, period) = (found.kind(), task::period(key.slot));
+                    let period = task::period(key.slot);
                     let deadline = now.after_nanos(period); // as far as can be said now
-                    let task = Leftover { key, deadline, kind, period, is_in_run: false };
+                    let task = Leftover { key, deadline, period, is_in_run: false };
                     state.series.push(InRun { task, stage: Stage::InRun });
                 }
                 Some(Phase::Doomed | Phase::Ending) => state.last_runs.push(key), // its run may go on

@@ -22,7 +22,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use crate::clock::repeat::Kind;
 use crate::clock::tick::Moment;
 use crate::engine::admit::Reservation;
 use crate::engine::shared::Shared;
@@ -258,8 +257,8 @@ impl PendingTask {
 
     /// Returns the period or the gap of a repeating task, and `None` for a one-shot.
     pub fn period(&self) -> Option<Duration> {
-        let task = self.task.filter(|task| task.kind != Kind::Once)?;
-        Some(Duration::from_nanos(task.period))
+        let period = self.task?.period;
+        (period > 0).then(|| Duration::from_nanos(period))
     }
 
     /// Returns the type name of the task's closure, which tells where it was written. If the task was cancelled, or its

@@ -124,7 +124,7 @@ fn models_rearm_against_cancel() {
             let mut entry = entry_of(key);
             for _ in 0..2 {
                 let Some(mut task) = claim(entry) else { return };
-                assert_eq!(task.period(), 1);
+                assert_eq!(task::period(key.slot), 1);
                 assert!(task.run_in_place().is_continue());
                 let announce = |next| {
                     entry = next;

@@ -241,7 +241,7 @@ impl Running {
         announce: impl FnOnce(Entry) -> bool,
     ) -> Rearmed {
         let holder = self.holder;
-        let is_it = |word: Word| word.number() == self.number();
+        let is_it = |word: Word| word.number() == self.word().number();
         // A cancel may doom the series at any time until it is held.
         let Some(word) = holder.word.hold(is_it, Phase::Running) else { return Rearmed::Doomed };
         // A reset during the run counts more than the period, and than the delay that the closure has chosen.

@@ -260,7 +260,7 @@ impl TaskHolder {
 pub(crate) struct Leftover {
     pub(crate) key: TaskKey,
     pub(crate) deadline: Moment,
-    pub(crate) kind: Kind,
+    /// In nanoseconds. 0 for a one-shot.
     pub(crate) period: u64,
     /// It is a series that was in a run when a caller took it.
     pub(crate) is_in_run: bool,
@@ -276,8 +276,8 @@ pub(crate) fn make_leftover(slot: u32, number: u32, from: Phase) -> Option<Lefto
     let period = if holder.word.load().is_series() { period(slot) } else { 0 };
     let deadline = holder.deadline();
     let is_it = |word: Word| word.number() == number;
-    let word = holder.word.transition(is_it, from, |_| Phase::Returned)?;
-    Some(Leftover { key, deadline, kind: word.kind(), period, is_in_run: false })
+    holder.word.transition(is_it, from, |_| Phase::Returned)?;
+    Some(Leftover { key, deadline, period, is_in_run: false })
 }
 
 // ----- to run it, or to drop it -----------------------------------------------------------------
@@ -308,23 +308,10 @@ impl Running {
         Some(Running { key, word: word.in_phase(last(word)), holder })
     }
 
-    /// Returns the number of the filing that has come to its run.
-    pub(crate) fn number(&self) -> u32 {
-        self.word.number()
-    }
-
-    pub(crate) fn kind(&self) -> Kind {
-        self.word.kind()
-    }
-
+    /// Returns the word of the task at its claim.
     #[inline]
-    pub(crate) fn is_series(&self) -> bool {
-        self.word.is_series()
-    }
-
-    /// Returns the nanoseconds between runs, or 0 for a one-shot.
-    pub(crate) fn period(&self) -> u64 {
-        if self.is_series() { period(self.key.slot) } else { 0 }
+    pub(crate) fn word(&self) -> Word {
+        self.word
     }
 
     /// Begins the end of a task that will not run again after this.
