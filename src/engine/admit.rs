@@ -286,7 +286,9 @@ impl Shared {
         let is_soon = times.deadline <= times.now.after_nanos(SOON);
         if !is_held && is_soon && !this_thread::is_in_a_run() && !self.is_exempt(times.now) {
             match executor {
-                None => self.backlog.hold_back(|| self.intake.done(), || self.goes_on()),
+                None => self
+                    .backlog
+                    .hold_back(|| self.intake.sum(|counts| counts.done.get()), || self.goes_on()),
                 Some(own) => own.backlog.hold_back(|| 0, || self.goes_on()),
             }
         }
@@ -297,7 +299,7 @@ impl Shared {
     pub(super) fn hold_back_for_engine(&self, now: Moment) -> bool {
         // A closing scheduler holds nobody back: its engine takes nothing in any more, so the wait would last for
         // nothing.
-        let pressure = self.intake.pressure();
+        let pressure = &self.intake.pressure;
         let is_held = pressure.is_over(self.intake.ahead()) && !self.is_exempt(now);
         if is_held {
             pressure.hold_back(|| if self.goes_on() { self.intake.flow() } else { Flow::NONE });
@@ -327,7 +329,7 @@ impl Shared {
     #[cold]
     fn hold_wakers_back(&self, now: Moment) {
         if !self.is_exempt(now) {
-            let wait = self.intake.pressure().wait(self.intake.flow());
+            let wait = self.intake.pressure.wait(self.intake.flow());
             wait.into_iter().for_each(|wait| this_thread::note_wait(self.serial, wait));
         }
     }
@@ -337,6 +339,6 @@ impl Shared {
     fn holds_wakers_on(&self) -> bool {
         let is_held = self.goes_on() && !this_thread::is_turning();
         let flow = if is_held { self.intake.flow() } else { Flow::NONE };
-        this_thread::waits_on(self.serial, |wait| wait.goes_on(self.intake.pressure(), flow))
+        this_thread::waits_on(self.serial, |wait| wait.goes_on(&self.intake.pressure, flow))
     }
 }

@@ -152,7 +152,7 @@ impl Engine {
             is_blind: false,
             executor: Some(executor),
             precision,
-            reader: IntakeReader::new(),
+            reader: IntakeReader::default(),
             ready: ReadyQueue::default(),
             retries: Retries::default(),
             incoming: Vec::with_capacity(INCOMING),

@@ -175,9 +175,8 @@ impl Shared {
         // By the limit, if there is one: the sum over lanes that change in the meantime may be above it (S25).
         self.intake.limit.pending().unwrap_or_else(|| {
             // In this order, a task that passes in the meantime is counted rather than missed.
-            let (mut left, mut came) = (0, 0);
-            self.intake.each_lane(|lane| left += lane.counts.left.get());
-            self.intake.each_lane(|lane| came += lane.counts.scheduled.get());
+            let left = self.intake.sum(|counts| counts.left.get());
+            let came = self.intake.sum(|counts| counts.scheduled.get());
             usize::try_from(came.saturating_sub(left)).unwrap_or(usize::MAX)
         })
     }
@@ -219,9 +218,7 @@ impl Shared {
 
     /// Returns how many runs were started.
     pub(crate) fn fired(&self) -> u64 {
-        let mut fired = 0;
-        self.intake.each_lane(|lane| fired += lane.counts.fired.get());
-        fired
+        self.intake.sum(|counts| counts.fired.get())
     }
 }
 

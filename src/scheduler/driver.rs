@@ -418,7 +418,7 @@ mod tests {
             |number| shared.own_executors.find(number).expect("its handle lives").backlog.clone();
         let (of_own, of_inline, of_busy) = (find(1), find(2), find(3));
         let ahead = || {
-            let of_default = shared.backlog.ahead() - shared.intake.done();
+            let of_default = shared.backlog.ahead() - shared.intake.sum(|counts| counts.done.get());
             (of_default, of_own.ahead(), of_inline.ahead() + of_busy.ahead())
         };
         let schedule =

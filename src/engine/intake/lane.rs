@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
 
-use crate::backpressure::{Backpressure, PendingLimit};
+use crate::backpressure::PendingLimit;
 use crate::error::Refused;
 use crate::observe::stats::{Counter, Counts};
 use crate::platform::sync::{
@@ -113,6 +113,7 @@ pub(crate) struct Lane {
 /// What all lanes share with their reader: the ready list, and numbers that tell how far behind it is.
 ///
 /// The numbers and hints only decide whether a thread sleeps or wakes, so all accesses to them are Relaxed.
+#[derive(Default)]
 pub(super) struct Signals {
     /// The link to the first lane of the ready list: the lane's number plus one, or 0 if the list is empty.
     pub(super) ready: CachePadded<AtomicU64>,
@@ -126,7 +127,6 @@ pub(super) struct Signals {
     pub(super) is_late: AtomicBool,
     /// A thread has cancelled many tasks since the engine looked.
     pub(super) many_cancelled: AtomicBool,
-    pub(super) pressure: Backpressure,
     /// The deadline of some task was moved.
     pub(super) has_resets: AtomicBool,
 }

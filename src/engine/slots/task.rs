@@ -65,7 +65,8 @@ pub(crate) fn fill<T: Content>(
     // Before the word: a thread that sees the new word finds this birth (WORD-4).
     holder.set_identity(birth, scheduler);
     holder.set_deadline(deadline);
-    // A one-shot has no period, and does not touch the annex, which is on another cache line.
+    // A one-shot has no period, as its type tells, and does not touch the annex, which is on another cache line.
+    let period = period.filter(|_| T::IS_SERIES);
     if let (Some(period), Some(annex)) = (period, blocks::annex(slot)) {
         annex.period.store(period.nanos(), Ordering::Relaxed);
     }
