@@ -330,7 +330,7 @@ impl Shared {
     fn hold_wakers_back(&self, now: Moment) {
         if !self.is_exempt(now) {
             let wait = self.intake.pressure.wait(self.intake.flow());
-            wait.into_iter().for_each(|wait| this_thread::note_wait(self.serial, wait));
+            wait.into_iter().for_each(|wait| this_thread::note_wait(self.id, wait));
         }
     }
 
@@ -339,6 +339,6 @@ impl Shared {
     fn holds_wakers_on(&self) -> bool {
         let is_held = self.goes_on() && !this_thread::is_turning();
         let flow = if is_held { self.intake.flow() } else { Flow::NONE };
-        this_thread::waits_on(self.serial, |wait| wait.goes_on(&self.intake.pressure, flow))
+        this_thread::waits_on(self.id, |wait| wait.goes_on(&self.intake.pressure, flow))
     }
 }

@@ -10,42 +10,33 @@ use crate::wheel::entry::{SchedulerId, TaskKey};
 // ----- back-pressure -----------------------------------------------------------------------------
 
 local!(
-    /// The schedulers that hold the wakers of this thread back, by their serial numbers (PRESSURE-3).
-    WAITS: RefCell<Vec<(u64, Wait)>> = RefCell::new(Vec::new())
-);
-local!(
-    /// `WAITS` is not empty.
-    IS_HELD_BACK: Cell<bool> = Cell::new(false)
+    /// The schedulers that hold the wakers of this thread back (PRESSURE-3).
+    WAITS: RefCell<Vec<(SchedulerId, Wait)>> = RefCell::new(Vec::new())
 );
 
 /// Returns true if some scheduler holds the wakers of this thread back.
 #[inline]
 pub(super) fn is_held_back() -> bool {
-    IS_HELD_BACK.with(Cell::get)
+    // A thread that is about to end has lost the list already, and is not held back any more.
+    WAITS.try_with(|waits| !waits.borrow().is_empty()).unwrap_or(false)
 }
 
 /// Notes that this scheduler begins to hold the wakers of this thread back.
-pub(super) fn note_wait(scheduler: u64, wait: Wait) {
-    let _ = WAITS.try_with(|waits| {
-        waits.borrow_mut().push((scheduler, wait));
-        // The flag has no destructor, so the fast path can always read it.
-        IS_HELD_BACK.with(|held| held.set(true));
-    });
+pub(super) fn note_wait(scheduler: SchedulerId, wait: Wait) {
+    let _ = WAITS.try_with(|waits| waits.borrow_mut().push((scheduler, wait)));
 }
 
 /// Returns true if this scheduler still holds the wakers of this thread back, which `goes_on` tells.
-pub(super) fn waits_on(scheduler: u64, mut goes_on: impl FnMut(&mut Wait) -> bool) -> bool {
+pub(super) fn waits_on(scheduler: SchedulerId, mut goes_on: impl FnMut(&mut Wait) -> bool) -> bool {
     let waits_on = WAITS.try_with(|waits| {
         let mut waits = waits.borrow_mut();
         // Waits of other schedulers are only looked at for their age, so that none is kept for ever.
         waits.retain_mut(
             |(of, wait)| if *of == scheduler { goes_on(wait) } else { !wait.is_over() },
         );
-        IS_HELD_BACK.with(|held| held.set(!waits.is_empty()));
         waits.iter().any(|(of, _)| *of == scheduler)
     });
-    // A thread that is about to end has lost the list already, and is not held back any more.
-    waits_on.unwrap_or(false)
+    waits_on.unwrap_or(false) // as in `is_held_back`
 }
 
 // ----- runs ------------------------------------------------------------------------------------
