@@ -316,7 +316,7 @@ MUTATIONS = [
      "            held.writer.lane.note_reset();\n", "", tests("time::s28_deadlines_that_move")),
     ("the bell is rung while a task is held", "src/engine/admit.rs",
      "        self.published.is_some()\n",
-     "        self.published.iter().for_each(|(entry, pushed)| self.shared.ring_for(*entry, pushed));\n        self.published.is_some()\n",
+     "        self.published.iter().for_each(|(entry, _)| self.shared.bell.ring_if_earlier(entry.moment(), entry.is_due_now()));\n        self.published.is_some()\n",
      tests("time::s28_deadlines_that_move")),
     ("a look that takes a held task's entry for stale", "src/engine/slots/state.rs",
      "self.number() == number || self.is_in(Phase::Held)", "self.number() == number", models("deadlines")),

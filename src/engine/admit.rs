@@ -11,16 +11,16 @@ use std::time::Instant;
 
 use super::shared::{Shared, with_lane};
 use super::this_thread;
-use crate::backpressure::Flow;
+use crate::backpressure::{Flow, PendingLimit};
 use crate::clock::repeat::Period;
 use crate::clock::tick::{Moment, Times};
 use crate::engine::intake::Intake;
-use crate::engine::intake::lane::{Filled, Pushed, Record};
+use crate::engine::intake::lane::{Filled, Record};
 use crate::engine::slots::{Content, Wake, task};
 use crate::error::{Refused, ScheduleError};
 use crate::executor::numbered::NumberedExecutor;
 use crate::platform::panics::quietly;
-use crate::wheel::entry::{Entry, Runner, SchedulerId, TaskKey};
+use crate::wheel::entry::{Entry, Runner, TaskKey};
 
 /// A producer waits for a slow executor only with tasks that are due within this time, in nanoseconds.
 const SOON: u64 = 100_000_000;
@@ -35,25 +35,13 @@ pub(crate) enum WakeAt {
     Later,
 }
 
-/// The outcome of a move.
-pub(crate) struct Moved {
-    /// A cancel has won while the task was being moved.
-    pub(crate) was_cancelled: bool,
-    /// To be dropped where nothing is locked.
-    pub(crate) old_executor: Option<Arc<NumberedExecutor>>,
-}
-
-/// The right to one more pending task at a scheduler, for a task that is to move there. It is given back on drop.
-pub(crate) struct Reservation {
-    shared: Arc<Shared>,
-    is_used: bool,
-}
+/// The right to one more pending task at a scheduler, for a task that is to move there. Unless the move has taken it, it is
+/// given back on drop.
+pub(crate) struct Reservation(Option<Arc<PendingLimit>>);
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        if !self.is_used {
-            self.shared.intake.limit.leave();
-        }
+        self.0.iter().for_each(|limit| limit.leave());
     }
 }
 
@@ -62,7 +50,7 @@ impl Drop for Reservation {
 pub(super) struct Publication<'a> {
     shared: &'a Shared,
     is_new: bool,
-    published: Option<(Entry, Pushed)>,
+    published: Option<(Entry, Option<Filled>)>,
 }
 
 impl Publication<'_> {
@@ -82,21 +70,23 @@ impl Publication<'_> {
     pub(super) fn publish<Caller>(&mut self, entry: Entry, now: Moment) -> bool {
         let (shared, is_new) = (self.shared, self.is_new);
         let record = Record { entry, stamp: shared.intake.stamp(now.0) };
-        let pushed = with_lane(shared, move |writer| writer.publish(record, is_new));
-        self.published = pushed.ok().map(|pushed| (entry, pushed));
+        let filled = with_lane(shared, move |writer| writer.publish(record, is_new));
+        self.published = filled.ok().map(|filled| (entry, filled));
         self.published.is_some()
     }
 
-    /// Wakes the engine, if need be, when the task is not held any more. Returns true if the record has filled a block.
+    /// Wakes the engine, if need be, when the task is not held any more. Returns the block that the record has filled.
     ///
     /// After the publication: in the other order the sleeper could arm the bell in between, look at the lanes too early, and
     /// sleep past this task (WAKE-1).
     #[inline]
-    pub(super) fn ring(self) -> bool {
-        self.published.is_some_and(|(entry, pushed)| {
-            self.shared.ring_for(entry, &pushed);
-            pushed.filled
-        })
+    pub(super) fn ring(self) -> Option<Filled> {
+        let (entry, filled) = self.published?;
+        // Now and then a full block wakes the engine whatever is due, or a flow of tasks that are due late would fill
+        // the memory while the engine sleeps.
+        let is_much = filled.is_some_and(Intake::is_much);
+        self.shared.bell.ring_if_earlier(entry.moment(), entry.is_due_now() || is_much);
+        filled
     }
 }
 
@@ -145,42 +135,46 @@ impl Shared {
         }
         // Only a push that has filled a block asks whether this thread is too far ahead, so the question costs
         // nothing for 127 of 128 tasks. The task is accepted already, so a wait here delays only its producer.
-        let has_filled = filing.ring();
-        if has_filled && !T::IS_WAKER {
-            self.hold_back(times, executor);
-        } else if has_filled && T::IS_COUNTED {
-            self.hold_wakers_back(now); // one that is counted nowhere stands for many items, so it is rare
+        if let Some(filled) = filing.ring() {
+            if !T::IS_WAKER {
+                self.hold_back(times, executor, filled);
+            } else if T::IS_COUNTED {
+                self.hold_wakers_back(now, filled); // one that is counted nowhere stands for many items, so it is rare
+            }
         }
         Ok(key)
     }
 
     /// Reserves room for a leftover of another scheduler.
-    pub(crate) fn reserve(self: &Arc<Self>) -> Result<Reservation, ScheduleError> {
+    pub(crate) fn reserve(&self) -> Result<Reservation, ScheduleError> {
         self.count_in(true)?;
-        Ok(Reservation { shared: Arc::clone(self), is_used: false })
+        Ok(Reservation(Some(Arc::clone(&self.intake.limit))))
     }
 
     /// Takes in a leftover of the scheduler `from`. It stays in its holder, so its handles go on working. `now` is the
-    /// present here, and `deadline` translates its deadline there into the one here. It must not run user code.
+    /// present here, and `deadline` translates its deadline there into the one here. It must not run user code. Returns false if
+    /// a cancel has won while the task was being moved.
     pub(crate) fn admit_leftover(
         &self,
         key: TaskKey,
-        from: SchedulerId,
+        from: &Shared,
         now: Moment,
         deadline: impl FnOnce(Moment) -> Moment,
         executor: Option<&Arc<NumberedExecutor>>,
         mut reservation: Reservation,
-    ) -> Result<Moved, ScheduleError> {
+    ) -> Result<bool, ScheduleError> {
         let mut filing = Publication::new(self, true);
         let announce = |entry| filing.publish::<()>(entry, now);
         let times = |before| Times { now, deadline: deadline(before) };
-        match task::move_to(key, (from, self.id), executor, times, announce) {
-            None => Ok(Moved { was_cancelled: true, old_executor: None }),
+        match task::move_to(key, (from.id, self.id), executor, times, announce) {
+            None => Ok(false),
             Some(Err(Refused)) => Err(ScheduleError::Closed),
             Some(Ok(old_executor)) => {
-                reservation.is_used = true; // the end of the task counts it out
+                reservation.0 = None; // the end of the task counts it out
                 filing.ring();
-                Ok(Moved { was_cancelled: false, old_executor })
+                // It may be the last hold on an executor, which is user code.
+                from.hooks.catch(|| drop(old_executor));
+                Ok(true)
             }
         }
     }
@@ -261,30 +255,16 @@ impl Shared {
         task
     }
 
-    /// Wakes the engine for a task that was published, if need be.
-    #[inline]
-    fn ring_for(&self, entry: Entry, pushed: &Pushed) {
-        // Now and then a full block wakes the engine whatever is due, or a flow of tasks that are due late would fill
-        // the memory while the engine sleeps.
-        let is_much = pushed.filled && Intake::is_much(self.filled());
-        self.bell.ring_if_earlier(entry.moment(), entry.is_due_now() || is_much);
-    }
-
-    /// Returns the block that the calling thread has filled last.
-    #[cold]
-    fn filled(&self) -> Filled {
-        with_lane(self, |writer| writer.filled)
-    }
-
     /// Holds a producer back that is far ahead: of the engine, or, if its tasks are due soon, of the executor that is
     /// to run them. Nothing of ours is borrowed or locked here.
     #[cold]
-    pub(super) fn hold_back(&self, times: Times, executor: Option<&Arc<NumberedExecutor>>) {
-        let is_held = self.hold_back_for_engine(times.now);
+    fn hold_back(&self, times: Times, executor: Option<&Arc<NumberedExecutor>>, filled: Filled) {
+        let is_held = self.hold_back_for_engine(times.now, filled);
         // A task that is due later gives the executor time to catch up. A thread that runs a task does not wait for an
         // executor, because the executor may need this very thread.
         let is_soon = times.deadline <= times.now.after_nanos(SOON);
-        if !is_held && is_soon && !this_thread::is_in_a_run() && !self.is_exempt(times.now) {
+        if !is_held && is_soon && !this_thread::is_in_a_run() && !self.is_exempt(times.now, filled)
+        {
             match executor {
                 None => self
                     .backlog
@@ -294,13 +274,13 @@ impl Shared {
         }
     }
 
-    /// Holds a producer back that is far ahead of the engine. Returns false if it is not.
+    /// Holds a producer back that is far ahead of the engine, and has just filled this block. Returns false if it is not.
     #[cold]
-    pub(super) fn hold_back_for_engine(&self, now: Moment) -> bool {
+    pub(super) fn hold_back_for_engine(&self, now: Moment, filled: Filled) -> bool {
         // A closing scheduler holds nobody back: its engine takes nothing in any more, so the wait would last for
         // nothing.
         let pressure = &self.intake.pressure;
-        let is_held = pressure.is_over(self.intake.ahead()) && !self.is_exempt(now);
+        let is_held = pressure.is_over(self.intake.ahead()) && !self.is_exempt(now, filled);
         if is_held {
             pressure.hold_back(|| if self.goes_on() { self.intake.flow() } else { Flow::NONE });
         }
@@ -315,20 +295,20 @@ impl Shared {
         !self.is_closing()
     }
 
-    /// Returns true if the calling thread is not to be held back.
-    fn is_exempt(&self, now: Moment) -> bool {
+    /// Returns true if the calling thread, which has just filled this block, is not to be held back.
+    fn is_exempt(&self, now: Moment, filled: Filled) -> bool {
         // The thread that would take the tasks in may be this one: a driven engine has no other. A thread that turns
         // an engine, of whatever scheduler, is never held, because others wait for it.
         let is_free = !self.has_a_thread || this_thread::is_turning();
         // And a producer that is slow by itself has not caused the flood.
-        is_free || self.intake.is_slow(self.filled(), now.0)
+        is_free || self.intake.is_slow(filled, now.0)
     }
 
     /// Holds back the next wakers of a thread that is far ahead of the engine. The thread belongs to a runtime, so it
     /// goes on (PRESSURE-3).
     #[cold]
-    fn hold_wakers_back(&self, now: Moment) {
-        if !self.is_exempt(now) {
+    fn hold_wakers_back(&self, now: Moment, filled: Filled) {
+        if !self.is_exempt(now, filled) {
             let wait = self.intake.pressure.wait(self.intake.flow());
             wait.into_iter().for_each(|wait| this_thread::note_wait(self.id, wait));
         }

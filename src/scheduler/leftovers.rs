@@ -409,16 +409,14 @@ impl PendingTask {
         was_in_run: bool,
     ) -> Result<Cancellable, ScheduleError> {
         let Some(task) = self.task else { return Ok(Cancellable::already_cancelled()) };
-        let (here, there, from) = (self.shared.watch.now(), shared.watch.now(), self.shared.id);
+        let (here, there, from) = (self.shared.watch.now(), shared.watch.now(), &self.shared);
         // A reset may move the deadline until the task is held, so the translation is called then.
         let deadline = move |deadline| there.after(remaining(deadline, here));
-        let moved =
+        let is_moved =
             shared.admit_leftover(task.key, from, there, deadline, executor, reservation)?;
         self.task = None;
-        // It may be the last hold on an executor, which is user code.
-        self.shared.hooks.catch(|| drop(moved.old_executor));
         // A series that was in a run may be over because it has ended itself. Its holder knows.
-        let is_cancelled = moved.was_cancelled && !was_in_run;
+        let is_cancelled = !is_moved && !was_in_run;
         let handle = if is_cancelled { Cancellable::cancelled } else { Cancellable::new };
         Ok(handle(task.key, shared.id))
     }
