@@ -50,7 +50,7 @@ impl Drop for Reservation {
 pub(super) struct Publication<'a> {
     shared: &'a Shared,
     is_new: bool,
-    published: Option<(Entry, Option<Filled>)>,
+    published: Option<(Entry, bool)>,
 }
 
 impl Publication<'_> {
@@ -70,23 +70,23 @@ impl Publication<'_> {
     pub(super) fn publish<Caller>(&mut self, entry: Entry, now: Moment) -> bool {
         let (shared, is_new) = (self.shared, self.is_new);
         let record = Record { entry, stamp: shared.intake.stamp(now.0) };
-        let filled = with_lane(shared, move |writer| writer.publish(record, is_new));
-        self.published = filled.ok().map(|filled| (entry, filled));
+        let has_filled = with_lane(shared, move |writer| writer.publish(record, is_new));
+        self.published = has_filled.ok().map(|has_filled| (entry, has_filled));
         self.published.is_some()
     }
 
-    /// Wakes the engine, if need be, when the task is not held any more. Returns the block that the record has filled.
+    /// Wakes the engine, if need be, when the task is not held any more. Returns true if the record has filled a block.
     ///
     /// After the publication: in the other order the sleeper could arm the bell in between, look at the lanes too early, and
     /// sleep past this task (WAKE-1).
     #[inline]
-    pub(super) fn ring(self) -> Option<Filled> {
-        let (entry, filled) = self.published?;
+    pub(super) fn ring(self) -> bool {
+        let Some((entry, has_filled)) = self.published else { return false };
         // Now and then a full block wakes the engine whatever is due, or a flow of tasks that are due late would fill
         // the memory while the engine sleeps.
-        let is_much = filled.is_some_and(Intake::is_much);
+        let is_much = has_filled && Intake::is_much(self.shared.filled());
         self.shared.bell.ring_if_earlier(entry.moment(), entry.is_due_now() || is_much);
-        filled
+        has_filled
     }
 }
 
@@ -135,12 +135,11 @@ impl Shared {
         }
         // Only a push that has filled a block asks whether this thread is too far ahead, so the question costs
         // nothing for 127 of 128 tasks. The task is accepted already, so a wait here delays only its producer.
-        if let Some(filled) = filing.ring() {
-            if !T::IS_WAKER {
-                self.hold_back(times, executor, filled);
-            } else if T::IS_COUNTED {
-                self.hold_wakers_back(now, filled); // one that is counted nowhere stands for many items, so it is rare
-            }
+        let has_filled = filing.ring();
+        if has_filled && !T::IS_WAKER {
+            self.hold_back(times, executor);
+        } else if has_filled && T::IS_COUNTED {
+            self.hold_wakers_back(now); // one that is counted nowhere stands for many items, so it is rare
         }
         Ok(key)
     }
@@ -255,16 +254,21 @@ impl Shared {
         task
     }
 
+    /// Returns the block that the calling thread has filled last.
+    #[cold]
+    fn filled(&self) -> Filled {
+        with_lane(self, |writer| writer.filled)
+    }
+
     /// Holds a producer back that is far ahead: of the engine, or, if its tasks are due soon, of the executor that is
     /// to run them. Nothing of ours is borrowed or locked here.
     #[cold]
-    fn hold_back(&self, times: Times, executor: Option<&Arc<NumberedExecutor>>, filled: Filled) {
-        let is_held = self.hold_back_for_engine(times.now, filled);
+    fn hold_back(&self, times: Times, executor: Option<&Arc<NumberedExecutor>>) {
+        let is_held = self.hold_back_for_engine(times.now);
         // A task that is due later gives the executor time to catch up. A thread that runs a task does not wait for an
         // executor, because the executor may need this very thread.
         let is_soon = times.deadline <= times.now.after_nanos(SOON);
-        if !is_held && is_soon && !this_thread::is_in_a_run() && !self.is_exempt(times.now, filled)
-        {
+        if !is_held && is_soon && !this_thread::is_in_a_run() && !self.is_exempt(times.now) {
             match executor {
                 None => self
                     .backlog
@@ -274,13 +278,13 @@ impl Shared {
         }
     }
 
-    /// Holds a producer back that is far ahead of the engine, and has just filled this block. Returns false if it is not.
+    /// Holds a producer back that is far ahead of the engine. Returns false if it is not.
     #[cold]
-    pub(super) fn hold_back_for_engine(&self, now: Moment, filled: Filled) -> bool {
+    pub(super) fn hold_back_for_engine(&self, now: Moment) -> bool {
         // A closing scheduler holds nobody back: its engine takes nothing in any more, so the wait would last for
         // nothing.
         let pressure = &self.intake.pressure;
-        let is_held = pressure.is_over(self.intake.ahead()) && !self.is_exempt(now, filled);
+        let is_held = pressure.is_over(self.intake.ahead()) && !self.is_exempt(now);
         if is_held {
             pressure.hold_back(|| if self.goes_on() { self.intake.flow() } else { Flow::NONE });
         }
@@ -295,20 +299,20 @@ impl Shared {
         !self.is_closing()
     }
 
-    /// Returns true if the calling thread, which has just filled this block, is not to be held back.
-    fn is_exempt(&self, now: Moment, filled: Filled) -> bool {
+    /// Returns true if the calling thread is not to be held back.
+    fn is_exempt(&self, now: Moment) -> bool {
         // The thread that would take the tasks in may be this one: a driven engine has no other. A thread that turns
         // an engine, of whatever scheduler, is never held, because others wait for it.
         let is_free = !self.has_a_thread || this_thread::is_turning();
         // And a producer that is slow by itself has not caused the flood.
-        is_free || self.intake.is_slow(filled, now.0)
+        is_free || self.intake.is_slow(self.filled(), now.0)
     }
 
     /// Holds back the next wakers of a thread that is far ahead of the engine. The thread belongs to a runtime, so it
     /// goes on (PRESSURE-3).
     #[cold]
-    fn hold_wakers_back(&self, now: Moment, filled: Filled) {
-        if !self.is_exempt(now, filled) {
+    fn hold_wakers_back(&self, now: Moment) {
+        if !self.is_exempt(now) {
             let wait = self.intake.pressure.wait(self.intake.flow());
             wait.into_iter().for_each(|wait| this_thread::note_wait(self.id, wait));
         }

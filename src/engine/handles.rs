@@ -129,9 +129,9 @@ impl Shared {
         let out_until = Moment(self.out_until.load(Ordering::Relaxed)); // an older one will do
         let is_far_behind = self.intake.is_far_ahead();
         let done = deadline::reset(key, times, out_until, is_far_behind, self.id, announce);
-        if let Some(filled) = filing.ring() {
+        if filing.ring() {
             // The task is not new, so there is no executor to wait for. The engine may be far behind.
-            self.hold_back_for_engine(times.now, filled);
+            self.hold_back_for_engine(times.now);
         }
         done
     }

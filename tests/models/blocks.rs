@@ -29,10 +29,8 @@ pub(crate) fn prefetch(_slot: u32) {}
 /// A model has its two pages from the beginning.
 pub(crate) struct Block;
 
-impl Block {
-    pub(crate) fn map(_is_ahead: bool) -> Option<Block> {
-        Some(Block)
-    }
+pub(crate) fn map(_is_ahead: bool) -> Option<Block> {
+    Some(Block)
 }
 
 pub(crate) fn publish(_number: usize, _block: Block) {}

@@ -232,6 +232,8 @@ pub(crate) struct LaneWriter {
     block: Option<Arc<Block>>,
     /// The stamp of the first record of that block.
     block_since: u64,
+    /// The block that was filled last.
+    pub(crate) filled: Filled,
     /// How many records it has published.
     published: u64,
     /// The highest stamp so far.
@@ -249,17 +251,14 @@ pub(crate) struct Filled {
 
 impl LaneWriter {
     pub(crate) fn new(lane: Arc<Lane>) -> LaneWriter {
-        LaneWriter { lane, block: None, block_since: 0, published: 0, stamp: 0 }
+        let filled = Filled { blocks: 0, since: 0 };
+        LaneWriter { lane, block: None, block_since: 0, filled, published: 0, stamp: 0 }
     }
 
-    /// Publishes the record of a task, and counts a task that `is_new`. Returns the block before if the record is the first
-    /// one of a new block.
+    /// Publishes the record of a task, and counts a task that `is_new`. Returns true if the record is the first one of a new
+    /// block, so that the block before is full: see `filled`.
     #[inline]
-    pub(crate) fn publish(
-        &mut self,
-        record: Record,
-        is_new: bool,
-    ) -> Result<Option<Filled>, Refused> {
+    pub(crate) fn publish(&mut self, record: Record, is_new: bool) -> Result<bool, Refused> {
         // Before the push, so that nobody sees a task run that was not counted (COUNT-1 in `stats`).
         self.lane.counts.scheduled.add(u64::from(is_new));
         let pushed = self.push(record);
@@ -271,12 +270,12 @@ impl LaneWriter {
 
     /// Publishes a record, and lists the lane unless it is listed.
     #[inline]
-    pub(crate) fn push(&mut self, mut record: Record) -> Result<Option<Filled>, Refused> {
+    pub(crate) fn push(&mut self, mut record: Record) -> Result<bool, Refused> {
         // A caller with an older reading of the clock counts as scheduled after all that is here: stamps never go down.
         self.stamp = self.stamp.max(record.stamp);
         record.stamp = self.stamp;
         let index = self.published as usize % BLOCK;
-        let filled = if index == 0 { self.begin_block(record.stamp)? } else { None };
+        let filled = index == 0 && self.begin_block(record.stamp)?;
         let Some(block) = &self.block else { return Err(Refused) };
         block.put(index, record);
         // The one read-modify-write of a schedule. It publishes the record (LANE-1), it is the writer's half of the
@@ -295,9 +294,9 @@ impl LaneWriter {
         Ok(filled)
     }
 
-    /// Begins a new block. Returns the block before, if there was one: it is full, and counted here.
+    /// Begins a new block. Returns true if there was a block before, which is full and is counted.
     #[cold]
-    fn begin_block(&mut self, stamp: u64) -> Result<Option<Filled>, Refused> {
+    fn begin_block(&mut self, stamp: u64) -> Result<bool, Refused> {
         // A closed lane is refused here already. Otherwise each refused record at the border of a block would add an
         // unused block. Relaxed: a close that is not seen here is seen by the swap that follows.
         if self.lane.published.load(Ordering::Relaxed) & CLOSED != 0 {
@@ -307,12 +306,13 @@ impl LaneWriter {
         let fresh = self.lane.spare.pop().unwrap_or_else(Block::new);
         let Some(last) = self.block.replace(Arc::clone(&fresh)) else {
             *lock_std(&self.lane.first) = Some(fresh);
-            return Ok(None);
+            return Ok(false);
         };
         // The reader looks for it only once a record in it is published.
         drop(last.next.set(fresh));
         let blocks = self.lane.signals.filled.fetch_add(1, Ordering::Relaxed) + 1;
-        Ok(Some(Filled { blocks, since }))
+        self.filled = Filled { blocks, since };
+        Ok(true)
     }
 }
 

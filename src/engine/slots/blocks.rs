@@ -63,21 +63,11 @@ pub(crate) fn prefetch(slot: u32) {
     cpu::prefetch(block.wrapping_add(index_of(slot)));
 }
 
-/// Memory for a block of holders that never held a task, without a number.
-pub(crate) struct Block(pages::Mapped);
-
-impl Block {
-    /// Maps a block. Returns `None` if the system has no memory.
-    ///
-    /// If `is_ahead`, nobody needs the block yet, and it is touched here. Otherwise each of its pages comes when it is
-    /// touched.
-    pub(crate) fn map(is_ahead: bool) -> Option<Block> {
-        pages::block(is_ahead).map(Block)
-    }
-}
+/// A `Block` is memory for holders that never held a task, and for their annex. `map` gets one from the system.
+pub(crate) use crate::platform::pages::{Mapped as Block, block as map};
 
 /// Puts a block into the directory, where it stays (SLOT-2).
-pub(crate) fn publish(number: usize, Block((block, annex)): Block) {
+pub(crate) fn publish(number: usize, (block, annex): Block) {
     ANNEXES[number].store(annex.as_ptr().cast(), Ordering::Relaxed); // as in `holder`
     let before = DIRECTORY[number].swap(block.as_ptr().cast(), Ordering::Relaxed); // as in `holder`
     debug_assert!(before.is_null(), "a block stays (SLOT-2)");

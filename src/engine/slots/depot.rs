@@ -77,7 +77,7 @@ pub(crate) fn add_block_ahead() {
     drop(depot_now);
     // The system clears a page when it is first touched, which would delay one schedule in 64 by a microsecond. So the
     // whole block is touched here, in half a millisecond, before anybody uses it.
-    if let Some(block) = is_needed.then(|| Block::map(true)).flatten() {
+    if let Some(block) = is_needed.then(|| blocks::map(true)).flatten() {
         depot().add_block(block);
     }
 }
@@ -150,7 +150,7 @@ impl Depot {
                 self.lowest += 1;
             }
             // Not touched ahead: the caller waits under the lock. Each of its pages comes when it is touched.
-            if !self.has_room() || !self.add_block(Block::map(false)?) {
+            if !self.has_room() || !self.add_block(blocks::map(false)?) {
                 return None;
             }
         }
@@ -239,13 +239,10 @@ impl Depot {
         self.is_too_much(self.free)
     }
 
-    /// Like [`is_bloated`](Depot::is_bloated). If so, begins to watch how much stays free.
-    pub(super) fn watch(&mut self) -> bool {
-        let is_bloated = self.is_bloated();
-        if is_bloated {
-            self.least_free = self.free;
-        }
-        is_bloated
+    /// Begins to watch how much stays free. Like [`is_bloated`](Depot::is_bloated), returns true if that may be worth it.
+    pub(crate) fn watch(&mut self) -> bool {
+        self.least_free = self.free;
+        self.is_bloated()
     }
 
     /// Returns true if so much has stayed free since [`Depot::watch`].

@@ -18,7 +18,7 @@
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
-use super::closure::{Closure, Content, put};
+use super::closure::Closure;
 use super::state::{AtomicWord, Phase, Word};
 use crate::clock::tick::Moment;
 use crate::executor::numbered::NumberedExecutor;
@@ -151,15 +151,6 @@ impl TaskHolder {
     #[inline]
     pub(super) fn hold(&self, entry: Entry) -> Option<Word> {
         self.word.hold(|word| word.number() == entry.number(), Phase::Pending)
-    }
-
-    /// # Safety
-    ///
-    /// The caller owns the body, and it is not initialised (HOLDER-1, HOLDER-2).
-    #[inline]
-    pub(super) unsafe fn put_closure(&self, task: impl Content) {
-        // SAFETY: the caller is the only one to touch the body.
-        self.closure.with_mut(|place| put(task, unsafe { &mut *place }));
     }
 }
 

@@ -9,7 +9,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::task::Waker;
 
-use super::closure::{Closure, Content, Names};
+use super::closure::{Closure, Content, Names, put};
 use super::holder::{TaskHolder, entry};
 use super::state::{NotEnded, Phase, Word};
 use super::{blocks, depot, magazines};
@@ -56,7 +56,7 @@ pub(crate) fn fill<T: Content>(
     let Some((slot, holder)) = free() else { return Err(task) };
     let birth = holder.word.vacant().map_or_else(|| first_number(slot), Word::number);
     // SAFETY: the holder is free, so there is no body (HOLDER-1), and the slot is ours alone (HOLDER-2).
-    unsafe { holder.put_closure(task) };
+    holder.closure.with_mut(|place| put(task, unsafe { &mut *place }));
     let number = executor.map_or(0, |own| {
         // SAFETY: as above.
         unsafe { replace_executor(slot, Some(Arc::clone(own))) };

@@ -53,12 +53,7 @@ impl Drop for Trims {
     }
 }
 
-/// Returns true if it is worth coming back after the grace period, and then begins to watch what stays free.
-pub(crate) fn watch() -> bool {
-    depot().watch()
-}
-
-/// Begins a trim if as much has stayed free since `watch`. Returns true if so.
+/// Begins a trim if as much has stayed free since [`Depot::watch`]. Returns true if so.
 pub(crate) fn begin() -> bool {
     let is_worth_it = depot().stayed_bloated();
     if is_worth_it {
