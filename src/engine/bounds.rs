@@ -4,10 +4,9 @@
 //! wheel; some looks, which cost a step per lane or per executor that refuses, and in the last turn a step per task of the
 //! process; and user code (inline tasks, wakers, clocks, observers).
 
-/// Tasks: how many a thread takes in. This is some 3 ms of work.
+/// Tasks: how many are taken in. This is some 3 ms of work. A driven engine hands over nothing before all are in, so
+/// there it only slices that work.
 pub(super) const TAKE_IN: usize = 64 * 1024;
-/// Tasks: how many a driven engine takes in. It hands over nothing before all are in, so this only slices that work.
-pub(super) const TAKE_IN_DRIVEN: usize = 8 * 1024;
 /// Tasks: while more are due and not handed over, a thread takes in none.
 pub(super) const MOST_DUE: usize = 64 * 1024;
 /// Tasks: like [`MOST_DUE`], while the first due task is more than [`LATE_NANOS`] late.

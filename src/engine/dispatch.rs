@@ -5,12 +5,10 @@
 
 use std::iter;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::Engine;
 use super::bounds::{BATCH, HAND_OVER, LONGEST_PAUSE_NANOS, SHARE_NANOS, SKIP, TAKE_IN};
-use crate::clock::clocks::Clock;
-use crate::clock::timeline::after;
+use crate::clock::tick::Times;
 use crate::engine::slots::closure::Named;
 use crate::engine::slots::deadline::{self, CameOut};
 use crate::engine::slots::task;
@@ -215,11 +213,9 @@ impl Engine {
     /// nobody else would run it, and true is returned. If there is no room, it is dropped.
     fn send_home(&self, by: &Arc<NumberedExecutor>, task: DueTask) -> bool {
         let Some((name, task)) = task.go_home() else { return false };
-        let reading = self.shared.ask_clock(Clock::now);
-        let reading = reading.unwrap_or_else(|| self.shared.watch.timeline.instant(self.now));
+        let now = self.shared.try_now().unwrap_or(self.now);
         // With the longest pause, because it may be a closure around a task that this executor refuses again and again.
-        let deadline = after(reading, Duration::from_nanos(LONGEST_PAUSE_NANOS));
-        let times = self.shared.watch.read_at(reading, deadline);
+        let times = Times { now, deadline: now.after_nanos(LONGEST_PAUSE_NANOS) };
         let own = (by.number != 0).then_some(by);
         let admitted = self.shared.admit(times, Named { name, task }, None, own);
         quietly(|| drop(admitted));

@@ -68,7 +68,7 @@ pub(crate) fn enter_run(scheduler: SchedulerId, key: TaskKey) -> Option<Run> {
     let outer = HERE.with(|here| here.run.replace(Some((scheduler, key))));
     // Runs inside of runs are rare, for example an executor that runs a task in place. So they cost only those.
     if let Some(outer) = outer {
-        note_outer(outer);
+        let _ = OUTER.try_with(|runs| runs.borrow_mut().push(outer));
     }
     outer
 }
@@ -84,18 +84,8 @@ pub(crate) fn leave_run(outer: Option<Run>) {
         }
     });
     if outer.is_some() {
-        forget_outer();
+        let _ = OUTER.try_with(|runs| runs.borrow_mut().pop());
     }
-}
-
-#[cold]
-fn note_outer(run: Run) {
-    let _ = OUTER.try_with(|runs| runs.borrow_mut().push(run));
-}
-
-#[cold]
-fn forget_outer() {
-    let _ = OUTER.try_with(|runs| runs.borrow_mut().pop());
 }
 
 /// Returns true if the calling thread runs a task.
@@ -106,11 +96,6 @@ pub(crate) fn is_in_a_run() -> bool {
 /// Returns true if the calling thread runs a task of this scheduler.
 pub(crate) fn is_in_a_run_of(scheduler: SchedulerId) -> bool {
     is_any_run(|(here, _)| *here == scheduler)
-}
-
-/// Returns true if the calling thread runs this task.
-fn runs(key: TaskKey) -> bool {
-    is_any_run(|(_, here)| *here == key)
 }
 
 /// Returns true if the calling thread runs a task like this.
@@ -186,7 +171,8 @@ fn waits_no_more(run: Option<Run>) {
 pub(super) fn holds_up(key: TaskKey) -> bool {
     // A close inside of a run waits neither for that run, nor for runs whose threads wait for an end themselves, of
     // whatever scheduler. So no two of them wait for each other.
-    !is_in_a_run() || !(runs(key) || lock(&WAITING).contains(&key))
+    let runs_it = is_any_run(|(_, here)| *here == key);
+    !is_in_a_run() || !(runs_it || lock(&WAITING).contains(&key))
 }
 
 // ----- turns -----------------------------------------------------------------------------------

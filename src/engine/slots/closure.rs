@@ -12,7 +12,6 @@ use std::any::{TypeId, type_name};
 use std::marker::PhantomData;
 use std::mem::{ManuallyDrop, MaybeUninit, align_of, needs_drop, size_of};
 use std::ops::ControlFlow;
-use std::ptr;
 use std::task::Waker;
 
 use crate::clock::repeat::Repeat;
@@ -56,7 +55,10 @@ pub(crate) trait Content: Sized + Send + 'static {
         Self::type_name()
     }
 
-    fn run_once(self);
+    /// Runs a one-shot.
+    fn run_once(mut self) {
+        _ = self.run();
+    }
 
     /// Makes the next run of a series. For all others nobody calls it: [`run_once`](Content::run_once) takes the value itself.
     fn run(&mut self) -> ControlFlow<()> {
@@ -79,10 +81,6 @@ impl<R: Repeat, F: FnMut() -> R + Send + 'static> Content for Series<F> {
 
     fn type_name() -> &'static str {
         type_name::<F>()
-    }
-
-    fn run_once(mut self) {
-        let _ = self.run();
     }
 
     #[inline]
@@ -325,10 +323,7 @@ impl Closure {
 
     #[inline]
     fn is_a<T: Content>(&self) -> bool {
-        // The compiler may make several copies of a vtable, so the type decides if the addresses differ. It never
-        // merges those of two types, because their `type_id` differs.
-        ptr::eq(self.vtable, const { &VTable::of::<T>() })
-            || (self.vtable.type_id)() == TypeId::of::<T>()
+        (self.vtable.type_id)() == TypeId::of::<T>()
     }
 }
 

@@ -69,7 +69,7 @@ pub(crate) enum Phase {
     Free = 0,
     Pending = 1,
     Running = 2,
-    /// With `Pending` it has two bits in common, so that one comparison finds both: see [`Word::waits`].
+    /// It differs from `Pending` in one bit, so that the compiler makes one comparison of [`Word::waits`].
     Returned = 3,
     Doomed = 4,
     Held = 5,
@@ -144,9 +144,7 @@ impl Word {
     /// Returns true if the task is pending or returned.
     #[inline]
     pub(super) fn waits(self) -> bool {
-        const MASK: u64 = 0b101;
-        const { assert!(Phase::Pending as u64 & MASK == 1 && Phase::Returned as u64 & MASK == 1) };
-        self.0 & MASK == 1
+        self.is_in(Phase::Pending) || self.is_in(Phase::Returned)
     }
 
     /// Returns true if an entry of this number is live (WORD-5).
