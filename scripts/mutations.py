@@ -176,7 +176,7 @@ MUTATIONS = [
     ("a series in its run is nobody's", "src/engine/termination.rs",
      "                Some(Phase::Running) => {\n", "                Some(Phase::Running) if false => {\n", tests("end_of_life::s29_s31_end_of_life")),
     ("what waits in an executor is forgotten", "src/engine/shutdown.rs",
-     "self.shared.hooks.catch(|| self.look_into_the_holders(&mut found));", "_ = &mut found;", tests("end_of_life::s29_s31_end_of_life")),
+     "self.shared.hooks.catch(|| task::each_of(self.shared.id, look));", "_ = look;", tests("end_of_life::s29_s31_end_of_life")),
     ("a clone does not look again when the slot has the next task", "src/scheduler/handle.rs",
      "            || is_noted() // once more", "            || self.cancelled.load_in_order() // once more", models("holders")),
     ("a tick thread that runs tasks seems to stand still", "src/engine/intake/mod.rs",
@@ -768,7 +768,7 @@ MUTATIONS = [
      tests("end_of_life::s20_s24_shutdown")),
     ("future: sleepers are counted after the end is told", "src/engine/shutdown.rs",
      "        self.shared.take_wakers(",
-     "        self.shared.termination.fulfil(Vec::new(), Vec::new(), &[], |_| None, || None);\n"
+     "        self.shared.termination.fulfil(Vec::new(), &[], self.now, |_, _| None);\n"
      "        self.shared.take_wakers(", tests("future::alarms")),
     ("future: an end wakes nobody", "src/engine/shutdown.rs",
      "        self.shared.wake(&mut self.wakers); // they find the scheduler closed\n", "        self.wakers.clear();\n",

@@ -110,14 +110,12 @@ impl Shared {
         }
         // The closure is in its holder before its record is in a lane: the engine may run the task as soon as it sees
         // the record.
-        let key = match task::fill(task, period, executor, deadline, self.id) {
-            Ok(key) => key,
+        let filled = task::fill(task, period, executor, deadline, self.id);
+        let key = filled.map_err(|task| {
             // Without memory for a holder the task is refused, and has to leave the count that it has entered.
-            Err(task) => {
-                self.count_out(T::IS_COUNTED);
-                return Err((ScheduleError::Full, task));
-            }
-        };
+            self.count_out(T::IS_COUNTED);
+            (ScheduleError::Full, task)
+        })?;
         // The entry names the runner, so that the tick thread need not look into the holder, which is a cache
         // miss.
         let runner = match executor {

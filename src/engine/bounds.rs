@@ -19,8 +19,7 @@ pub(super) const HAND_OVER: usize = 4 * BATCH;
 /// Nanoseconds since the turn began: until then a turn may hand over as many more tasks as it has taken in, and may retry
 /// up to [`TAKE_IN`] with one executor.
 pub(super) const SHARE_NANOS: u64 = 4_000_000;
-/// Stale entries: how many are dropped per turn at the head of each part of the ready queue (sorted, late), and per offer
-/// at the head of a retry queue.
+/// Stale entries: how many are dropped per turn at the head of the ready queue, and per offer at the head of a retry queue.
 pub(super) const SKIP: usize = 1024;
 /// Entries: how many a sweep looks at. A sweep of the wheel looks at two more for each task that has come in,
 /// so it ends even in a flood.

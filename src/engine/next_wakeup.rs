@@ -46,7 +46,7 @@ impl Engine {
         }
         self.tidying.filed = 0;
         // Four tasks for each lane, so the walk costs a fraction of a step for each task.
-        self.tidying.count_after = (self.wheel.len() / 4).max(4 * self.reader.lanes());
+        self.tidying.count_after = (self.wheel.len() / 4).max(4 * self.reader.lanes.len());
         self.wheel.len() + self.retries.waiting() > STALE
     }
 

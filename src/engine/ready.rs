@@ -155,16 +155,13 @@ impl ReadyQueue {
         self.sorted.len() + self.late_in_order.len() + self.late.len()
     }
 
-    /// Drops stale entries at the head, so that no thread wakes up for them: up to `most` sorted ones, and up to `most`
-    /// late ones.
+    /// Drops up to `most` stale entries at the head, so that no thread wakes up for them.
     pub(crate) fn skip(&mut self, most: usize, mut is_stale: impl FnMut(Entry) -> bool) {
-        let stale = self.sorted.iter().take(most).take_while(|entry| is_stale(**entry)).count();
-        self.sorted.drain(..stale);
         for _ in 0..most {
-            if !self.first_late().is_some_and(|(.., entry)| is_stale(entry)) {
+            if !self.peek().is_some_and(&mut is_stale) {
                 break;
             }
-            self.pop_late();
+            self.pop(Moment::NEVER);
         }
     }
 

@@ -22,12 +22,13 @@ use crate::clock::repeat::{Repeat, next_run};
 use crate::clock::tick::Moment;
 use crate::engine::slots::deadline::{self, CameOut, Rearmed};
 use crate::engine::slots::task::Leftover;
-use crate::engine::slots::{Phase, Running, blocks, task};
+use crate::engine::slots::{Phase, Running, task};
 use crate::engine::termination::{BehindRun, Decision};
 use crate::executor::due::{self, AHEAD};
 use crate::platform::cpu::{cycles, cycles_of_a_microsecond};
 use crate::platform::panics::{Payload, caught};
 use crate::platform::sync::Ordering;
+use crate::wheel::Timed;
 use crate::wheel::entry::{Entry, SchedulerId, TaskKey};
 
 /// A thread's last reading of a scheduler's clock.
@@ -346,7 +347,7 @@ impl Shared {
 impl due::TaskOwner for Shared {
     fn run_all(&self, entries: &[Entry]) {
         for (at, entry) in entries.iter().enumerate() {
-            entries.get(at + AHEAD).inspect(|soon| blocks::prefetch(soon.slot()));
+            entries.get(at + AHEAD).inspect(|soon| soon.prefetch());
             if let Some((task, due)) = self.claim(*entry) {
                 self.run_claimed(task, due, true);
             }
@@ -380,10 +381,6 @@ impl due::TaskOwner for Shared {
         };
         filing.publish::<()>(again, now);
         filing.ring();
-    }
-
-    fn prefetch(&self, due: Entry) {
-        blocks::prefetch(due.slot());
     }
 
     fn is_pending(&self, due: Entry) -> bool {

@@ -188,14 +188,11 @@ impl Shared {
             Some(now) => format!("until {} ns, {:?} ago", moment.0, now.since(moment)),
             None => format!("until {} ns", moment.0),
         };
+        let has_ended = self.termination.has_come();
         let mut lines = vec![
             format!("scheduler {}", self.id.number()),
             now.map_or("now: the clock panics".into(), |now| format!("now: {} ns", now.0)),
-            format!(
-                "is closing: {}, has ended: {}",
-                self.is_closing(),
-                self.termination.has_come()
-            ),
+            format!("is closing: {}, has ended: {has_ended}", self.is_closing()),
             format!("pending: {}, wake-ups: {}", self.pending(), self.wakeups.get()),
             match self.bell.threshold() {
                 None => "doorbell: awake".to_owned(),
@@ -302,12 +299,9 @@ pub(crate) fn with_lane<R>(shared: &Shared, mut work: impl FnMut(&mut LaneWriter
         }
         work(&mut lanes[0].writer)
     });
-    match done {
-        Ok(done) => done,
-        // A thread that is about to end has lost its thread-locals already, and may still schedule, in the destructor
-        // of another one.
-        Err(_) => with_a_borrowed_lane(shared, work),
-    }
+    // A thread that is about to end has lost its thread-locals already, and may still schedule, in the destructor of
+    // another one.
+    done.unwrap_or_else(|_| with_a_borrowed_lane(shared, work))
 }
 
 /// Borrows a lane for the length of one call.

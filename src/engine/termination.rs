@@ -309,20 +309,22 @@ impl Termination {
     /// Tells that the end has come. Returns how many leftovers there are, with those to come, and the leftovers that nobody
     /// will take, which the caller drops.
     ///
-    /// `handed` lists the series that executors have, as they were found. `make_leftover` makes a series a leftover if its
-    /// run has not started. `one_shots` lists those that may be in a run.
+    /// `handed` lists the series that executors have, as they were found, and the one-shots that may be in a run.
+    /// `make_leftover` makes a series a leftover if its run has not started.
     pub(crate) fn fulfil(
         &self,
         leftovers: Vec<Leftover>,
-        one_shots: Vec<TaskKey>,
         handed: &[(TaskKey, Word)],
         now: Moment,
         mut make_leftover: impl FnMut(TaskKey, Word) -> Option<Leftover>,
     ) -> (usize, Vec<Leftover>) {
         let mut state = self.lock();
         state.leftovers.extend(leftovers); // behind those whose runs have ended just now
-        state.last_runs = one_shots;
         for (key, found) in handed.iter().copied() {
+            if !found.is_series() {
+                state.last_runs.push(key);
+                continue;
+            }
             // An executor may have a series in its queue, not started. Its word tells: the claim here and that of the
             // run exclude each other.
             if let Some(task) = make_leftover(key, found) {

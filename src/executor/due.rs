@@ -14,6 +14,7 @@ use crate::clock::tick::Moment;
 use crate::executor::numbered::NumberedExecutor;
 use crate::platform::impls::impl_debug;
 use crate::platform::panics::quietly;
+use crate::wheel::Timed;
 use crate::wheel::entry::{Entry, SchedulerId};
 
 type Closure = Box<dyn FnOnce() + Send>;
@@ -31,8 +32,6 @@ pub(crate) trait TaskOwner: Send + Sync {
     fn count_refused(&self);
     /// Has a task handed over again, which came back elsewhere.
     fn hand_over_again(&self, entry: Entry);
-    /// Loads the task's holder into the cache, because it will be run soon.
-    fn prefetch(&self, entry: Entry);
     /// Returns true if the task is still to run.
     fn is_pending(&self, entry: Entry) -> bool;
     /// Returns the name of the task's closure, or `None` if the task is not pending any more.
@@ -78,10 +77,6 @@ impl Origin {
             None => self.owner.count_refused(),
             Some(own) => own.take_back(1),
         }
-    }
-
-    pub(super) fn prefetch(&self, entry: Entry) {
-        self.owner.prefetch(entry);
     }
 }
 
@@ -530,7 +525,7 @@ impl Iterator for DueBatch {
     fn next(&mut self) -> Option<DueTask> {
         loop {
             let due = self.due.get(self.taken).copied()?;
-            self.due.get(self.taken + AHEAD).inspect(|soon| self.origin.prefetch(**soon));
+            self.due.get(self.taken + AHEAD).inspect(|soon| soon.prefetch());
             self.taken += 1;
             // A hint that spares executors most of what was cancelled. The claim decides.
             if self.origin.owner.is_pending(due) {

@@ -181,22 +181,18 @@ impl Intake {
     /// Describes how the intake stands, in lines, for [`Shared::dump`](super::shared::Shared::dump).
     pub(super) fn describe(&self) -> Vec<String> {
         let signals = &self.signals;
-        let first = signals.ready.load(Ordering::Relaxed).checked_sub(1);
+        let ready = match signals.ready.load(Ordering::Relaxed) {
+            0 => "empty".to_owned(),
+            link => format!("lane {} is first", link - 1),
+        };
+        let filled = signals.filled.load(Ordering::Relaxed);
+        let (emptied, looks) = (signals.emptied.get(), signals.looks.get());
+        let [is_late, many_cancelled] =
+            [&signals.is_late, &signals.many_cancelled].map(|hint| hint.load(Ordering::Relaxed));
         let mut lines = vec![
-            first.map_or("ready list: empty".into(), |lane| {
-                format!("ready list: lane {lane} is first")
-            }),
-            format!(
-                "blocks: {} filled, {} emptied, after {} looks",
-                signals.filled.load(Ordering::Relaxed),
-                signals.emptied.get(),
-                signals.looks.get(),
-            ),
-            format!(
-                "hints: is_late {}, many_cancelled {}",
-                signals.is_late.load(Ordering::Relaxed),
-                signals.many_cancelled.load(Ordering::Relaxed),
-            ),
+            format!("ready list: {ready}"),
+            format!("blocks: {filled} filled, {emptied} emptied, after {looks} looks"),
+            format!("hints: is_late {is_late}, many_cancelled {many_cancelled}"),
         ];
         let mut count = 0;
         self.each_lane(|lane| {

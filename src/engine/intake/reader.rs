@@ -22,7 +22,7 @@ const CHECKED: usize = 64;
 #[derive(Default)]
 pub(crate) struct IntakeReader {
     /// By number.
-    lanes: Vec<LaneReader>,
+    pub(crate) lanes: Vec<LaneReader>,
     /// Lanes that may hold something: those that were on the ready list, and those of which an earlier turn has left
     /// some.
     open: Vec<usize>,
@@ -143,11 +143,6 @@ impl IntakeReader {
     /// Returns true if there is anything that the next turn could take: the sleeper's last look (WAKE-1).
     pub(crate) fn has_more(&self, intake: &Intake) -> bool {
         !self.open.is_empty() || intake.signals.has_ready()
-    }
-
-    /// Returns how many lanes there are.
-    pub(crate) fn lanes(&self) -> usize {
-        self.lanes.len()
     }
 
     /// Closes all lanes, and takes all that was published before: the engine's last look.

@@ -121,11 +121,7 @@ pub(crate) struct InSpan<T> {
 }
 
 impl<T: Content> Content for InSpan<T> {
-    const IS_NAMED: bool = T::IS_NAMED;
-
-    fn type_name() -> &'static str {
-        T::type_name()
-    }
+    const IS_NAMED: bool = true;
 
     fn own_name(&self) -> &'static str {
         self.task.own_name()

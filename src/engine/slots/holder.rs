@@ -46,9 +46,9 @@ impl TaskHolder {
     in_models! {
         pub(crate) fn new() -> TaskHolder {
             TaskHolder {
-                word: AtomicWord::new(),
-                deadline: AtomicU64::new(0),
-                identity: AtomicU64::new(0),
+                word: AtomicWord::default(),
+                deadline: AtomicU64::default(),
+                identity: AtomicU64::default(),
                 closure: UnsafeCell::new(MaybeUninit::uninit()),
             }
         }

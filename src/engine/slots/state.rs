@@ -69,7 +69,7 @@ pub(crate) enum Phase {
     Free = 0,
     Pending = 1,
     Running = 2,
-    /// It differs from `Pending` in one bit, so that the compiler makes one comparison of [`Word::waits`].
+    /// With `Pending` it has two bits in common, so that one comparison finds both: see [`Word::waits`].
     Returned = 3,
     Doomed = 4,
     Held = 5,
@@ -144,7 +144,9 @@ impl Word {
     /// Returns true if the task is pending or returned.
     #[inline]
     pub(super) fn waits(self) -> bool {
-        self.is_in(Phase::Pending) || self.is_in(Phase::Returned)
+        const MASK: u64 = 0b101;
+        const { assert!(Phase::Pending as u64 & MASK == 1 && Phase::Returned as u64 & MASK == 1) };
+        self.0 & MASK == 1
     }
 
     /// Returns true if an entry of this number is live (WORD-5).
@@ -236,16 +238,11 @@ pub(crate) enum NotEnded {
     Doomed,
 }
 
-/// The word of a holder.
+/// The word of a holder. One that never held a task has zero. No task has the number 0 at its birth.
+#[derive(Default)]
 pub(crate) struct AtomicWord(AtomicU64);
 
 impl AtomicWord {
-    /// The word of a holder that never held a task. No task has the number 0 at its birth.
-    #[cfg(test)]
-    pub(crate) fn new() -> AtomicWord {
-        AtomicWord(AtomicU64::new(0))
-    }
-
     in_models! {
         pub(crate) fn wipe(&self) {
             self.0.store(0, Ordering::Relaxed);
@@ -391,7 +388,7 @@ mod tests {
     use super::*;
 
     fn filled(kind: Kind) -> AtomicWord {
-        let reference = AtomicWord::new();
+        let reference = AtomicWord::default();
         reference.fill(Word::pending(7, kind, 0));
         reference
     }
