@@ -256,8 +256,8 @@ MUTATIONS = [
      "        let is_ready = self.lock().is_ready();\n        waits_from_now_on();\n        let mut state = self.lock();\n        if is_ready {",
      models("ends")),
     ("end: a run that awaits a termination counts as none that waits", "src/engine/termination.rs",
-     """wait_for_runs(&self, until: Option<Instant>) -> bool {
-        let _waits = WaitingRuns::begin();""", "wait_for_runs(&self, until: Option<Instant>) -> bool {",
+     "while_waiting(|| self.wait_while(until, |state| !is_over(state))).is_some()",
+     "self.wait_while(until, |state| !is_over(state)).is_some()",
      tests("end_of_life::s29_s31_end_of_life")),
     ("end: a leftover starts before it counts as a run", "src/scheduler/leftovers.rs",
      """        self.shared.termination.runs_leftover(true);

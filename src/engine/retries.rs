@@ -109,7 +109,8 @@ impl Retries {
 
     /// Takes everything out, each executor's tasks in order.
     pub(super) fn drain(&mut self) -> Vec<Entry> {
-        self.all.values_mut().flat_map(RetryQueue::drain).collect()
+        let queues = std::mem::take(&mut self.all).into_values();
+        queues.flat_map(|queue| queue.tasks.into_values()).collect()
     }
 
     /// Panics with what is broken. Of very many executors it looks at some.
@@ -268,11 +269,6 @@ impl RetryQueue {
         is_done
     }
 
-    /// Takes everything out, in order.
-    fn drain(&mut self) -> impl Iterator<Item = Entry> {
-        std::mem::take(&mut self.tasks).into_values()
-    }
-
     /// Panics with what is broken.
     fn check_invariants(&self) {
         let ends = self.tasks.first_key_value().into_iter().chain(self.tasks.last_key_value());
@@ -310,7 +306,7 @@ mod tests {
         taken[1..].iter().rev().for_each(|one| queue.put_back(*one, Moment(0), 1));
         [(5, 5), (4, 6)].iter().for_each(|(at, slot)| queue.push(entry(*at, *slot)));
         queue.check_invariants();
-        let slots: Vec<_> = queue.drain().map(Entry::slot).collect();
+        let slots: Vec<_> = queue.tasks.into_values().map(Entry::slot).collect();
         assert_eq!(slots, [6, 2, 3, 4, 5]);
     }
 

@@ -26,8 +26,7 @@ use std::time::Duration;
 
 use super::this_thread;
 use crate::backpressure::Backlog;
-use crate::clock::clocks::SystemClock;
-use crate::clock::clocks::Watch;
+use crate::clock::clocks::{SystemClock, Watch};
 use crate::clock::tick::Moment;
 use crate::clock::timeline::Timeline;
 use crate::engine::intake::Intake;
@@ -205,11 +204,6 @@ impl Shared {
         ];
         lines.extend(self.intake.describe());
         lines.join("\n")
-    }
-
-    /// Returns how many runs were started.
-    pub(crate) fn fired(&self) -> u64 {
-        self.intake.sum(|counts| counts.fired.get())
     }
 }
 

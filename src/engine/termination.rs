@@ -31,7 +31,7 @@ use std::sync::PoisonError;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
-use super::this_thread::{WaitingRuns, holds_up, waits_from_now_on};
+use super::this_thread::{holds_up, waits_from_now_on, while_waiting};
 use crate::clock::tick::Moment;
 use crate::engine::slots::state::Word;
 use crate::engine::slots::task::{self, Leftover};
@@ -446,8 +446,7 @@ impl Termination {
 
     /// Waits for the end, and takes the leftovers; `None` if it has not come by then.
     pub(crate) fn wait(&self, until: Option<Instant>) -> Option<Vec<Leftover>> {
-        let _waits = WaitingRuns::begin();
-        let mut state = self.wait_while(until, |state| !state.is_ready())?;
+        let mut state = while_waiting(|| self.wait_while(until, |state| !state.is_ready()))?;
         let leftovers = state.take_if_kept();
         self.notify(state); // nobody waits any more for series that were taken in their runs, nor the tick thread
         Some(leftovers)
@@ -455,9 +454,8 @@ impl Termination {
 
     /// Waits until the end has come and no run is in progress. Returns false if that is not so by then.
     pub(crate) fn wait_for_runs(&self, until: Option<Instant>) -> bool {
-        let _waits = WaitingRuns::begin();
         let is_over = |state: &mut State| state.has_come && state.has_no_runs();
-        self.wait_while(until, |state| !is_over(state)).is_some()
+        while_waiting(|| self.wait_while(until, |state| !is_over(state))).is_some()
     }
 
     fn wait_while(

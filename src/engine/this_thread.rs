@@ -122,31 +122,21 @@ fn all_runs() -> Vec<TaskKey> {
 // The runs whose threads wait for the end of a scheduler, each as often as it waits.
 global!(WAITING: Mutex<Vec<TaskKey>> = Mutex::new(Vec::new()));
 
-/// The runs of the calling thread, which count as waiting until this is dropped.
-pub(super) struct WaitingRuns(Vec<TaskKey>);
-
-impl WaitingRuns {
-    pub(super) fn begin() -> WaitingRuns {
-        // Noted before the first look, so of two closes inside of runs at least one sees the other.
-        let runs = all_runs();
-        if !runs.is_empty() {
-            lock(&WAITING).extend(&runs);
-        }
-        WaitingRuns(runs)
+/// Calls `wait`. In the meantime the runs of the calling thread count as waiting.
+pub(super) fn while_waiting<R>(wait: impl FnOnce() -> R) -> R {
+    // Noted before the first look, so of two closes inside of runs at least one sees the other.
+    let runs = all_runs();
+    if runs.is_empty() {
+        return wait();
     }
-}
-
-impl Drop for WaitingRuns {
-    fn drop(&mut self) {
-        if self.0.is_empty() {
-            return;
-        }
-        let mut waiting = lock(&WAITING);
-        for run in &self.0 {
-            let at = waiting.iter().position(|waits| waits == run);
-            at.map(|at| waiting.swap_remove(at));
-        }
+    lock(&WAITING).extend(&runs);
+    let result = wait();
+    let mut waiting = lock(&WAITING);
+    for run in &runs {
+        let at = waiting.iter().position(|waits| waits == run);
+        at.map(|at| waiting.swap_remove(at));
     }
+    result
 }
 
 /// Counts the runs of a thread that polls as waiting from now on.

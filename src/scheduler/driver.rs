@@ -239,7 +239,8 @@ impl Driver {
         if self.shared.is_turned_here() {
             return 0; // time does not pass inside a task
         }
-        let before = self.shared.fired();
+        let fired = || self.shared.intake.sum(|counts| counts.fired.get());
+        let before = fired();
         // Counted from before the first turn, so the time that runs take is part of it.
         let target = self.reading().checked_add(by);
         let target = target.unwrap_or_else(|| self.shared.watch.timeline.instant(Moment::NEVER));
@@ -254,7 +255,7 @@ impl Driver {
         }
         self.cell.end_if_stopped();
         self.resume_panic();
-        usize::try_from(self.shared.fired() - before).unwrap_or(usize::MAX)
+        usize::try_from(fired() - before).unwrap_or(usize::MAX)
     }
 
     /// Returns the earliest deadline of what is still pending, whether the engine has looked at it yet or not. `None` if

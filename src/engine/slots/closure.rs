@@ -282,12 +282,8 @@ impl Closure {
         self.vtable.drop.is_some()
     }
 
-    /// Returns the name of the user's closure: its own, or that of its type (S31).
-    pub(crate) fn name(&self) -> &'static str {
-        self.names().name()
-    }
-
-    /// Returns what is needed to tell the name after a run that consumes the closure.
+    /// Returns what is needed to tell the name of the user's closure, its own or that of its type (S31), also after a run
+    /// that consumes the closure.
     #[inline]
     pub(crate) fn names(&self) -> Names {
         // A name that comes from the type alone is not asked for here: it would cost each run one more indirect call.
@@ -401,11 +397,11 @@ mod tests {
     fn s31_a_closure_is_called_what_its_user_wrote() {
         fn task() {}
         let name = std::any::type_name_of_val(&task);
-        assert_eq!(Closure::of(task).name(), name);
+        assert_eq!(Closure::of(task).names().name(), name);
         let boxed: Box<dyn FnOnce() + Send> = Box::new(task);
         let named = Closure::of(Named { name: "told", task: boxed });
-        assert_eq!((named.name(), named.names().name()), ("told", "told"));
-        assert_eq!(Closure::of(Series(task)).name(), name);
+        assert_eq!(named.names().name(), "told");
+        assert_eq!(Closure::of(Series(task)).names().name(), name);
         let weight = [1_usize; 100];
         let task =
             Series(
@@ -414,7 +410,7 @@ mod tests {
                 },
             );
         let large = Closure::of(Named { name: "heavy", task });
-        assert_eq!(large.name(), "heavy");
+        assert_eq!(large.names().name(), "heavy");
     }
 
     #[test]

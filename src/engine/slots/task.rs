@@ -250,7 +250,8 @@ impl TaskHolder {
     /// Returns the name of the closure of a task that the caller holds, and puts the task back.
     fn name_and_put_back(&self, word: Word) -> &'static str {
         // SAFETY: this thread holds the task, so there is a body (HOLDER-1) and nobody else touches it (HOLDER-2).
-        let name = self.closure.with_mut(|place| unsafe { (*place).assume_init_ref() }.name());
+        let name =
+            self.closure.with_mut(|place| unsafe { (*place).assume_init_ref() }.names().name());
         self.word.put_back(word);
         name
     }
