@@ -854,8 +854,10 @@ MUTATIONS = [
     ("lane: an old stamp passes the others", "src/engine/intake/lane.rs",
      "        record.stamp = self.stamp;\n", "", TESTS + ["--lib", "intake"]),
     ("lane: a turn takes what is after its cut", "src/engine/intake/reader.rs",
-     "            return lanes[only].take_before(cut, most, take);",
-     "            return lanes[only].take_before(u64::MAX, most, take);", TESTS + ["--lib", "intake"]),
+     "self.heads.peek().map_or(cut, |Reverse((stamp, _))| stamp.saturating_add(1));\n"
+     "            taken += lane.take_before(cut.min(others),",
+     "self.heads.peek().map_or(u64::MAX, |Reverse((stamp, _))| stamp.saturating_add(1));\n"
+     "            taken += lane.take_before(others,", TESTS + ["--lib", "intake"]),
     ("lane: a merge that does not stop at the other lane", "src/engine/intake/reader.rs",
      "lane.take_before(cut.min(others), most - taken, &mut take)",
      "lane.take_before(cut.max(others), most - taken, &mut take)", TESTS + ["--lib", "intake"]),

@@ -167,10 +167,6 @@ impl State {
         }
     }
 
-    fn is_wanted(&self) -> bool {
-        self.fate == Fate::Wanted
-    }
-
     /// Returns true if there are leftovers to take, now or behind their runs.
     fn has_leftovers(&self) -> bool {
         let is_in_run = |series: &InRun| matches!(series.stage, Stage::InRun);
@@ -293,11 +289,11 @@ impl Termination {
         let mut state = self.lock();
         // The thread lives until then, because the drops of leftovers belong on it. It uses no processor time
         // meanwhile.
-        while state.is_wanted() && state.has_leftovers() {
+        while state.fate == Fate::Wanted && state.has_leftovers() {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         state.is_attended = false; // from now on a caller that gives the leftovers up drops them itself
-        if state.is_wanted() { Vec::new() } else { state.take() }
+        if state.fate == Fate::Wanted { Vec::new() } else { state.take() }
     }
 
     pub(crate) fn has_come(&self) -> bool {
@@ -349,7 +345,7 @@ impl Termination {
         state.has_come = true;
         let count = state.leftovers.len() + state.series.len();
         // Under the same lock, so a caller that comes to want them finds all of them or none.
-        let unwanted = if state.is_wanted() { Vec::new() } else { state.take() };
+        let unwanted = if state.fate == Fate::Wanted { Vec::new() } else { state.take() };
         self.notify(state);
         (count, unwanted)
     }
@@ -386,7 +382,7 @@ impl Termination {
         // Under the lock, so the engine finds the series either in its run or among the leftovers (END-3).
         let Some(task) = make_leftover() else { return BehindRun::Cancelled };
         let decided = match state.take_off(key).map(|series| series.stage) {
-            None if state.has_come && !state.is_wanted() => Some(unwanted()),
+            None if state.has_come && state.fate != Fate::Wanted => Some(unwanted()),
             None | Some(Stage::InRun) => {
                 state.leftovers.push(task);
                 None

@@ -23,7 +23,7 @@ fn record(name: u64) -> Record {
 fn models_a_push_is_taken_or_refused() {
     loom::model(|| {
         let mut writer = Intake::new(false, None).take_lane();
-        let mut reader = LaneReader::new(&writer.lane);
+        let mut reader = LaneReader::new(&writer);
         let writing = thread::spawn(move || {
             (1..=3_u64).take_while(|name| writer.push(record(*name)).is_ok()).count()
         });

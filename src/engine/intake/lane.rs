@@ -18,7 +18,7 @@
 //!
 //! Stamps in a lane never go down, so a merge of lanes by their first stamps is in order.
 
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 
 use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
@@ -27,7 +27,7 @@ use crate::backpressure::PendingLimit;
 use crate::error::Refused;
 use crate::observe::stats::{Counter, Counts};
 use crate::platform::sync::{
-    AtomicBool, AtomicU64, ExchangeInOrder, InOrder, LANE_BLOCK as BLOCK, Ordering, lock_std,
+    AtomicBool, AtomicU64, ExchangeInOrder, InOrder, LANE_BLOCK as BLOCK, Ordering,
 };
 use crate::wheel::entry::Entry;
 
@@ -100,8 +100,6 @@ pub(crate) struct Lane {
     /// The link to the next lane on the ready list. The writer sets it after `listed`, and before its exchange puts the
     /// lane on the list.
     pub(super) next: AtomicU64,
-    /// The first block of all, on its way from the writer to the reader.
-    first: Mutex<Option<Arc<Block>>>,
     spare: ArrayQueue<Arc<Block>>,
     pub(crate) counts: CachePadded<Counts>,
     /// Written by the owner of the lane, and shown nowhere.
@@ -146,7 +144,6 @@ impl Lane {
             published: CachePadded::new(AtomicU64::new(0)),
             listed: AtomicBool::new(false),
             next: AtomicU64::new(0),
-            first: Mutex::new(None),
             spare: ArrayQueue::new(SPARE_BLOCKS),
             counts: CachePadded::default(),
             uncounted_cancels: Counter::default(),
@@ -229,7 +226,7 @@ impl Lane {
 /// The writer's end of a lane. The thread that holds it may write the lane and its counters.
 pub(crate) struct LaneWriter {
     pub(crate) lane: Arc<Lane>,
-    block: Option<Arc<Block>>,
+    block: Arc<Block>,
     /// The stamp of the first record of that block.
     block_since: u64,
     /// The block that was filled last.
@@ -252,7 +249,7 @@ pub(crate) struct Filled {
 impl LaneWriter {
     pub(crate) fn new(lane: Arc<Lane>) -> LaneWriter {
         let filled = Filled { blocks: 0, since: 0 };
-        LaneWriter { lane, block: None, block_since: 0, filled, published: 0, stamp: 0 }
+        LaneWriter { lane, block: Block::new(), block_since: 0, filled, published: 0, stamp: 0 }
     }
 
     /// Publishes the record of a task, and counts a task that `is_new`. Returns true if the record is the first one of a new
@@ -276,8 +273,7 @@ impl LaneWriter {
         record.stamp = self.stamp;
         let index = self.published as usize % BLOCK;
         let filled = index == 0 && self.begin_block(record.stamp)?;
-        let Some(block) = &self.block else { return Err(Refused) };
-        block.put(index, record);
+        self.block.put(index, record);
         // The one read-modify-write of a schedule. It publishes the record (LANE-1), it is the writer's half of the
         // sleep protocol (WAKE-4), and its old value tells of a close (LANE-3).
         let before = self.lane.published.swap_in_order(self.published + 1);
@@ -294,7 +290,7 @@ impl LaneWriter {
         Ok(filled)
     }
 
-    /// Begins a new block. Returns true if there was a block before, which is full and is counted.
+    /// Begins a new block, unless it is the first one. Returns true if there was a block before, which is full and is counted.
     #[cold]
     fn begin_block(&mut self, stamp: u64) -> Result<bool, Refused> {
         // A closed lane is refused here already. Otherwise each refused record at the border of a block would add an
@@ -303,11 +299,11 @@ impl LaneWriter {
             return Err(Refused);
         }
         let since = std::mem::replace(&mut self.block_since, stamp);
-        let fresh = self.lane.spare.pop().unwrap_or_else(Block::new);
-        let Some(last) = self.block.replace(Arc::clone(&fresh)) else {
-            *lock_std(&self.lane.first) = Some(fresh);
+        if self.published == 0 {
             return Ok(false);
-        };
+        }
+        let fresh = self.lane.spare.pop().unwrap_or_else(Block::new);
+        let last = std::mem::replace(&mut self.block, Arc::clone(&fresh));
         // The reader looks for it only once a record in it is published.
         drop(last.next.set(fresh));
         let blocks = self.lane.signals.filled.fetch_add(1, Ordering::Relaxed) + 1;
@@ -319,7 +315,7 @@ impl LaneWriter {
 /// The reader's end of a lane.
 pub(crate) struct LaneReader {
     pub(super) lane: Arc<Lane>,
-    block: Option<Arc<Block>>,
+    block: Arc<Block>,
     /// The next record in that block, or the block's length if the next block comes first.
     index: usize,
     taken: u64,
@@ -330,9 +326,10 @@ pub(crate) struct LaneReader {
 }
 
 impl LaneReader {
-    pub(crate) fn new(lane: &Arc<Lane>) -> LaneReader {
-        let (lane, block, index) = (Arc::clone(lane), None, BLOCK);
-        LaneReader { lane, block, index, taken: 0, seen: 0, is_open: false }
+    /// Makes the reader's end of a lane whose writer has published nothing.
+    pub(crate) fn new(writer: &LaneWriter) -> LaneReader {
+        let (lane, block) = (Arc::clone(&writer.lane), Arc::clone(&writer.block));
+        LaneReader { lane, block, index: 0, taken: 0, seen: 0, is_open: false }
     }
 
     /// Notes how much is published. If the lane was on the ready list, `listed` has been cleared before (WAKE-4). The
@@ -355,22 +352,19 @@ impl LaneReader {
         if self.index == BLOCK {
             self.next_block();
         }
-        Some(self.block.as_ref()?.get(self.index))
+        Some(self.block.get(self.index))
     }
 
     /// Returns what was seen and not taken, in order, and takes nothing.
     pub(super) fn peek(&self) -> impl Iterator<Item = Record> {
-        let (mut block, mut index) = match &self.block {
-            Some(block) => (Some(Arc::clone(block)), self.index),
-            None => (lock_std(&self.lane.first).clone(), 0),
-        };
+        let (mut block, mut index) = (Arc::clone(&self.block), self.index);
         (0..self.left()).map_while(move |_| {
             if index == BLOCK {
-                block = block.take()?.next.get().cloned();
+                block = Arc::clone(block.next.get()?);
                 index = 0;
             }
             index += 1;
-            Some(block.as_ref()?.get(index - 1))
+            Some(block.get(index - 1))
         })
     }
 
@@ -387,9 +381,8 @@ impl LaneReader {
             if self.index == BLOCK {
                 self.next_block();
             }
-            let Some(block) = &self.block else { break };
             let run = (most - count).min(BLOCK - self.index).min(self.left() as usize);
-            let records = &block.records[self.index..self.index + run];
+            let records = &self.block.records[self.index..self.index + run];
             let mut took = 0;
             for words in records {
                 let record = Record::read(words);
@@ -421,12 +414,9 @@ impl LaneReader {
     /// Goes on to the next block, and gives the emptied one back. If `spare` is full the block is freed, so a rare peak
     /// leaves no memory behind.
     fn next_block(&mut self) {
-        let next = match &self.block {
-            Some(block) => block.next.get().cloned(),
-            None => lock_std(&self.lane.first).take(),
-        };
+        let next = Arc::clone(self.block.next.get().expect("a record in it was seen"));
+        let mut emptied = std::mem::replace(&mut self.block, next);
         self.index = 0;
-        let Some(mut emptied) = std::mem::replace(&mut self.block, next) else { return };
         self.lane.signals.emptied.add(1);
         // The reader goes on only for a record that is published in the next block. By then the writer has let go of
         // this one, so it belongs to the reader alone.
@@ -456,17 +446,17 @@ mod tests {
     #[test]
     fn what_a_closed_lane_refuses_leaves_nothing_behind() {
         let mut writer = Intake::new(true, None).take_lane();
-        LaneReader::new(&writer.lane).close();
+        LaneReader::new(&writer).close();
         for _ in 0..3 {
             assert!(writer.push(Record { entry: Entry::default(), stamp: 1 }).is_err());
         }
-        assert!(lock_std(&writer.lane.first).is_none() && writer.block.is_none());
+        assert!(writer.block.next.get().is_none() && writer.published == 0);
     }
 
     #[test]
     fn an_entry_survives_its_way_through_the_lane() {
         let mut writer = Intake::new(true, None).take_lane();
-        let mut reader = LaneReader::new(&writer.lane);
+        let mut reader = LaneReader::new(&writer);
         for is_series in [false, true] {
             let entry = Entry::new(SLOT, u32::MAX, Moment(42), true, Runner::Own, is_series);
             assert!(writer.push(Record { entry, stamp: 7 }).is_ok());

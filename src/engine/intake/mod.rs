@@ -139,15 +139,15 @@ impl Intake {
             return writer;
         }
         let (number, signals) = (lanes.all.len(), Arc::clone(&self.signals));
-        let lane = Lane::new(number, Arc::clone(&self.limit), signals);
+        let writer = LaneWriter::new(Lane::new(number, Arc::clone(&self.limit), signals));
         // The reader has closed all lanes that it knew. This one has to refuse as they do.
         if lanes.is_closed {
-            lane.close();
+            writer.lane.close();
         } else {
-            lanes.fresh.push(LaneReader::new(&lane));
+            lanes.fresh.push(LaneReader::new(&writer));
         }
-        lanes.all.push(Arc::clone(&lane));
-        LaneWriter::new(lane)
+        lanes.all.push(Arc::clone(&writer.lane));
+        writer
     }
 
     /// Keeps the lane of a thread that has ended, for the next thread.

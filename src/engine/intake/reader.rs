@@ -95,10 +95,6 @@ impl IntakeReader {
 
     fn merge(&mut self, cut: u64, most: usize, mut take: impl FnMut(Record)) -> usize {
         let lanes = &mut self.lanes;
-        // With one producer there is nothing to merge, and its records are read in rows.
-        if let [only] = self.open[..] {
-            return lanes[only].take_before(cut, most, take);
-        }
         let heads = self.open.iter().filter_map(|number| {
             let first = lanes[*number].first()?;
             (first.stamp < cut).then_some(Reverse((first.stamp, *number)))

@@ -110,15 +110,11 @@ impl Depot {
 
     /// Takes in free slots.
     pub(super) fn put(&mut self, slots: &[u32]) {
-        for slot in slots {
-            let (page, bit) = (*slot as usize / PAGE, 1 << (*slot as usize % PAGE));
-            debug_assert_eq!(self.pages[page] & bit, 0, "slot {slot} is free twice (SLOT-1)");
-            debug_assert!(!is_set(&self.absent, page), "slot {slot} was in use");
-            let before = self.pages[page];
-            self.pages[page] = before | bit;
-            if before == 0 {
-                self.set_open(page);
-            }
+        for slot in slots.iter().map(|slot| *slot as usize) {
+            debug_assert!(!is_set(&self.pages, slot), "slot {slot} is free twice (SLOT-1)");
+            debug_assert!(!is_set(&self.absent, slot / PAGE), "slot {slot} was in use");
+            set(&mut self.pages, slot);
+            self.set_open(slot / PAGE);
         }
         self.free += slots.len();
         self.check_sometimes();
@@ -132,12 +128,8 @@ impl Depot {
         }
         let pages = block * PAGES_PER_BLOCK..(block + 1) * PAGES_PER_BLOCK;
         let pages = pages.filter(|page| !is_set(&self.absent, *page));
-        let in_page = |page: usize| {
-            let used = !self.pages[page];
-            let at = move |bit: usize| (used >> bit & 1 == 1).then_some((page * PAGE + bit) as u32);
-            (0..PAGE).filter_map(at)
-        };
-        Some(pages.flat_map(in_page).collect())
+        let slots = pages.flat_map(|page| page * PAGE..(page + 1) * PAGE);
+        Some(slots.filter(|slot| !is_set(&self.pages, *slot)).map(|slot| slot as u32).collect())
     }
 
     /// Returns the first page that has a free slot. If there is none, it adds a block.

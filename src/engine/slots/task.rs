@@ -138,8 +138,7 @@ pub(crate) fn settled_word(key: TaskKey) -> Option<Word> {
 
 /// Returns true if the task will run, or is in a run and may run again. In one total order with every cancel.
 pub(crate) fn goes_on(key: TaskKey) -> bool {
-    let phase = settled_word(key).map(Word::phase);
-    matches!(phase, Some(Phase::Pending | Phase::Running | Phase::Returned))
+    settled_word(key).is_some_and(|word| word.waits() || word.is_in(Phase::Running))
 }
 
 /// Returns true if the task will not run again, and its last run has ended.
