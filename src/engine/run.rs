@@ -398,8 +398,4 @@ impl due::TaskOwner for Shared {
     fn instant(&self, moment: Moment) -> Instant {
         self.watch.timeline.instant(moment)
     }
-
-    fn id(&self) -> SchedulerId {
-        self.id
-    }
 }

@@ -179,13 +179,13 @@ impl Shared {
     pub(crate) fn dump(&self) -> String {
         // The clock is user code, so it is read before any lock is taken.
         let now = self.try_now();
-        let when = |moment: Moment| match now {
+        let when = |moment: Moment| match (now, moment.0) {
             _ if moment == Moment::NEVER => "for ever".to_owned(),
-            Some(now) if moment >= now => {
-                format!("until {} ns, in {:?}", moment.0, moment.since(now))
+            (Some(now), at) if moment >= now => {
+                format!("until {at} ns, in {:?}", moment.since(now))
             }
-            Some(now) => format!("until {} ns, {:?} ago", moment.0, now.since(moment)),
-            None => format!("until {} ns", moment.0),
+            (Some(now), at) => format!("until {at} ns, {:?} ago", now.since(moment)),
+            (None, at) => format!("until {at} ns"),
         };
         let has_ended = self.termination.has_come();
         let mut lines = vec![

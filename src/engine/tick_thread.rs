@@ -38,16 +38,7 @@ impl Ticker {
     fn run(mut self) {
         // Observers and clocks run on the tick thread between the turns, too (S21).
         let _mark = TurningMark::new(self.engine.shared.id);
-        // User code does not unwind to here (S17), so a panic is a fault of ours.
-        if let Err(fault) = caught(|| self.turn_until_the_end()) {
-            self.engine.fail(fault);
-        }
-        // Closures that nobody takes are dropped here, and not by a caller that only drops its last handle (S24).
-        self.engine.shared.drop_leftovers(self.engine.shared.termination.attend());
-    }
-
-    fn turn_until_the_end(&mut self) {
-        loop {
+        let turn_until_the_end = || loop {
             let cut = self.engine.cut();
             match self.engine.turn(cut) {
                 Next::Again => {}
@@ -55,7 +46,13 @@ impl Ticker {
                 Next::Idle => self.sleep(None),
                 Next::Ended => break,
             }
+        };
+        // User code does not unwind to here (S17), so a panic is a fault of ours.
+        if let Err(fault) = caught(turn_until_the_end) {
+            self.engine.fail(fault);
         }
+        // Closures that nobody takes are dropped here, and not by a caller that only drops its last handle (S24).
+        self.engine.shared.drop_leftovers(self.engine.shared.termination.attend());
     }
 
     /// Sleeps, unless what has come in since the turn cannot wait.

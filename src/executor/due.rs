@@ -15,7 +15,7 @@ use crate::executor::numbered::NumberedExecutor;
 use crate::platform::impls::impl_debug;
 use crate::platform::panics::quietly;
 use crate::wheel::Timed;
-use crate::wheel::entry::{Entry, SchedulerId};
+use crate::wheel::entry::Entry;
 
 type Closure = Box<dyn FnOnce() + Send>;
 type Layer = Box<dyn FnOnce(DueTask) + Send>;
@@ -40,7 +40,6 @@ pub(crate) trait TaskOwner: Send + Sync {
     fn now(&self) -> Option<Instant>;
     /// Converts a moment of the scheduler's timeline.
     fn instant(&self, moment: Moment) -> Instant;
-    fn id(&self) -> SchedulerId;
 }
 
 /// The scheduler of a due task, and the backlog of the executor that it was handed to.
@@ -263,10 +262,10 @@ impl DueTask {
     }
 
     /// Returns the entry of a task of this owner, or the task itself if it belongs to another one.
-    fn into_entry(mut self, owner: SchedulerId) -> Result<Entry, DueTask> {
+    fn into_entry(mut self, owner: &Arc<dyn TaskOwner>) -> Result<Entry, DueTask> {
         match self.0 {
             // By reference and then emptied, because a drop would forfeit the task.
-            Inner::Scheduled { ref origin, entry } if origin.owner.id() == owner => {
+            Inner::Scheduled { ref origin, entry } if Arc::ptr_eq(&origin.owner, owner) => {
                 origin.count_refused(); // by the executor that has it, which need not be that of the batch
                 self.0 = Inner::Empty;
                 Ok(entry)
@@ -481,7 +480,7 @@ impl DueBatch {
     pub fn reject(&mut self, rejected: Rejected) {
         self.for_good |= rejected.is_for_good();
         // An executor that serves several schedulers may reject a task here that came in the batch of another one.
-        match rejected.into_task().unwrapped().into_entry(self.origin.owner.id()) {
+        match rejected.into_task().unwrapped().into_entry(&self.origin.owner) {
             Ok(due) => self.refused.push(due),
             Err(other) => self.of_others.push(other),
         }

@@ -214,7 +214,7 @@ fn load_in_models() {
 #[cfg(not(all(test, loom)))]
 mod real {
     /// std's cell with the interface of loom's, which lends a pointer to a closure.
-    #[derive(Debug)]
+    #[derive(Debug, Default)]
     #[repr(transparent)]
     pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
 

@@ -12,7 +12,7 @@ const HOLDERS: u32 = 128;
 
 lazy_static! {
     static ref PAGES: Vec<TaskHolder> = (0..HOLDERS).map(|_| TaskHolder::new()).collect();
-    static ref ANNEXES: Vec<Annex> = (0..HOLDERS).map(|_| Annex::new()).collect();
+    static ref ANNEXES: Vec<Annex> = (0..HOLDERS).map(|_| Annex::default()).collect();
     static ref GIVEN_BACK: AtomicU32 = AtomicU32::new(0);
 }
 

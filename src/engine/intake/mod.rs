@@ -236,14 +236,11 @@ impl Intake {
     /// Returns how many blocks the writers are ahead of the reader. A reader that is late counts as too far behind.
     pub(crate) fn ahead(&self) -> u64 {
         let signals = &self.signals;
-        let emptied = signals.emptied.get();
-        let mut ahead = signals.filled.load(Ordering::Relaxed).saturating_sub(emptied);
+        let ahead = signals.filled.load(Ordering::Relaxed).saturating_sub(signals.emptied.get());
         // The thread is slow, for example because it runs tasks itself, so the bound by count alone would be too much
         // time.
-        if ahead > BLOCKS_ASLEEP && signals.is_late.load(Ordering::Relaxed) {
-            ahead = ahead.max(BLOCKS_AHEAD + 1);
-        }
-        ahead
+        let is_late = ahead > BLOCKS_ASLEEP && signals.is_late.load(Ordering::Relaxed);
+        if is_late { ahead.max(BLOCKS_AHEAD + 1) } else { ahead }
     }
 
     /// Returns how far the writers are ahead of the reader.

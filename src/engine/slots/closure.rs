@@ -17,10 +17,8 @@ use std::task::Waker;
 use crate::clock::repeat::Repeat;
 use crate::observe::trace::{CurrentSpan, in_a_root_span};
 
-/// The number of bytes that are stored inline.
-pub(crate) const INLINE_BYTES: usize = 32;
-
-type Storage = [MaybeUninit<u64>; INLINE_BYTES / 8];
+/// The 32 bytes that are stored inline.
+type Storage = [MaybeUninit<u64>; 4];
 
 /// A task's closure, one-shot or repeating.
 pub(crate) struct Closure {
@@ -29,9 +27,6 @@ pub(crate) struct Closure {
     /// The closure owns a value that is `Send`, and does not have to be `Sync`.
     _owns: PhantomData<Box<dyn FnOnce() + Send>>,
 }
-
-// SAFETY: every stored value is `Send`, as `Stored` demands.
-unsafe impl Send for Closure {}
 
 // ----- what users bring -----------------------------------------------------------------------
 

@@ -113,8 +113,10 @@ impl Depot {
         for slot in slots.iter().map(|slot| *slot as usize) {
             debug_assert!(!is_set(&self.pages, slot), "slot {slot} is free twice (SLOT-1)");
             debug_assert!(!is_set(&self.absent, slot / PAGE), "slot {slot} was in use");
+            if self.pages[slot / PAGE] == 0 {
+                self.set_open(slot / PAGE);
+            }
             set(&mut self.pages, slot);
-            self.set_open(slot / PAGE);
         }
         self.free += slots.len();
         self.check_sometimes();

@@ -39,8 +39,6 @@ const _: () = assert!(IS_MODEL || size_of::<TaskHolder>() == 64, "one cache line
 
 // SAFETY: the closure is reached by one owner at a time, as the word decides (HOLDER-2), and it is `Send`.
 unsafe impl Sync for TaskHolder {}
-// SAFETY: a closure may be dropped or run on any thread.
-unsafe impl Send for TaskHolder {}
 
 impl TaskHolder {
     in_models! {
@@ -161,6 +159,7 @@ fn identity(birth: u32, scheduler: SchedulerId) -> u64 {
 /// What belongs to a holder, and only few tasks need. It lies elsewhere, so that the others do not pay for it. All
 /// accesses to the numbers are Relaxed: each is written before a word is published, and read by threads that have seen
 /// that word, or do not care.
+#[derive(Default)]
 pub(crate) struct Annex {
     /// The deadline under which the live entry of a task is filed that is put off: see [`deadline`](super::deadline).
     filed: AtomicU64,
@@ -177,15 +176,6 @@ const _: () =
 
 // SAFETY: the executor belongs to the body, which one thread owns at a time (HOLDER-2). It is `Send`.
 unsafe impl Sync for Annex {}
-
-impl Annex {
-    in_models! {
-        pub(crate) fn new() -> Annex {
-            let (filed, period) = (AtomicU64::new(0), AtomicU64::new(0));
-            Annex { filed, period, executor: UnsafeCell::new(None) }
-        }
-    }
-}
 
 /// Returns the entry of a task that has a closure and this word. (Wakers are not filed twice.)
 pub(super) fn entry(slot: u32, word: Word, deadline: Moment, now: Moment) -> Entry {

@@ -162,7 +162,7 @@ pub(crate) fn period(slot: u32) -> u64 {
 pub(crate) fn name_of_leftover(key: TaskKey) -> Option<&'static str> {
     let holder = blocks::holder(key.slot)?;
     let word = holder.word.hold(|_| holder.is_of(key), Phase::Returned)?;
-    Some(holder.name_and_put_back(word))
+    Some(name_of_held(holder, word))
 }
 
 /// Makes a leftover of `from` pending at the scheduler `to`, on an executor there. `times` translates its deadline.
@@ -242,18 +242,15 @@ pub(crate) fn settled(entry: Entry) -> Option<(TaskKey, Word)> {
 pub(crate) fn name(entry: Entry) -> Option<&'static str> {
     let holder = blocks::holder(entry.slot())?;
     let word = holder.hold(entry)?;
-    Some(holder.name_and_put_back(word))
+    Some(name_of_held(holder, word))
 }
 
-impl TaskHolder {
-    /// Returns the name of the closure of a task that the caller holds, and puts the task back.
-    fn name_and_put_back(&self, word: Word) -> &'static str {
-        // SAFETY: this thread holds the task, so there is a body (HOLDER-1) and nobody else touches it (HOLDER-2).
-        let name =
-            self.closure.with_mut(|place| unsafe { (*place).assume_init_ref() }.names().name());
-        self.word.put_back(word);
-        name
-    }
+/// Returns the name of the closure of a task that the caller holds, and puts the task back.
+fn name_of_held(holder: &TaskHolder, word: Word) -> &'static str {
+    // SAFETY: this thread holds the task, so there is a body (HOLDER-1) and nobody else touches it (HOLDER-2).
+    let names = holder.closure.with_mut(|place| unsafe { (*place).assume_init_ref() }.names());
+    holder.word.put_back(word);
+    names.name()
 }
 
 /// A task that was pending at the end of its scheduler.
