@@ -159,12 +159,10 @@ impl Shared {
     fn rearm(&self, task: Running, due: Moment, chosen: Option<Duration>) -> Option<Running> {
         // The end of the run, by which a fixed delay counts and a fixed rate sees which runs it has missed.
         let now = self.try_now().unwrap_or(due);
+        let period = || task::period(task.key.slot);
         let next = match chosen {
             Some(delay) => now.after(delay),
-            None => {
-                let period = task::period(task.key.slot);
-                next_run(task.word().kind(), period, due, now, self.watch.tick)
-            }
+            None => next_run(task.word().kind(), period(), due, now, self.watch.tick),
         };
         let mut filing = Publication::new(self, false);
         let rearmed = task.rearm(next, now, |entry| filing.publish::<Rearmed>(entry, now));
