@@ -315,11 +315,7 @@ impl Watch {
 
     /// Returns the times of a task that is to run at an instant.
     pub(crate) fn at(&self, instant: Instant) -> Times {
-        self.read_at(self.clock.now(), instant)
-    }
-
-    /// Like [`at`](Watch::at), for a caller that has read the clock.
-    pub(crate) fn read_at(&self, reading: Instant, instant: Instant) -> Times {
+        let reading = self.clock.now();
         let deadline = self.timeline.deadline(instant, reading);
         Times { now: self.timeline.present(reading), deadline }
     }

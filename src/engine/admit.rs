@@ -12,16 +12,15 @@ use std::time::Instant;
 use super::shared::{Shared, with_lane};
 use super::this_thread;
 use crate::backpressure::Flow;
-use crate::clock::repeat::Kind;
+use crate::clock::repeat::Period;
 use crate::clock::tick::{Moment, Times};
 use crate::engine::intake::Intake;
-use crate::engine::intake::lane::{Filled, Pushed, Record};
-use crate::engine::slots::task::{Repetition, Vacancy};
+use crate::engine::intake::lane::{Filled, Record};
 use crate::engine::slots::{Content, Wake, task};
 use crate::error::{Refused, ScheduleError};
 use crate::executor::numbered::NumberedExecutor;
 use crate::platform::panics::quietly;
-use crate::wheel::entry::{Entry, Runner, SchedulerId, TaskKey};
+use crate::wheel::entry::{Entry, Runner, TaskKey};
 
 /// A producer waits for a slow executor only with tasks that are due within this time, in nanoseconds.
 const SOON: u64 = 100_000_000;
@@ -36,15 +35,8 @@ pub(crate) enum WakeAt {
     Later,
 }
 
-/// The outcome of a move.
-pub(crate) struct Moved {
-    /// A cancel has won while the task was being moved.
-    pub(crate) was_cancelled: bool,
-    /// To be dropped where nothing is locked.
-    pub(crate) old_executor: Option<Arc<NumberedExecutor>>,
-}
-
-/// The right to one more pending task at a scheduler, for a task that is to move there. It is given back on drop.
+/// The right to one more pending task at a scheduler, for a task that is to move there. Unless the move has used it, it is
+/// given back on drop.
 pub(crate) struct Reservation {
     pub(crate) shared: Arc<Shared>,
     is_used: bool,
@@ -63,7 +55,7 @@ impl Drop for Reservation {
 pub(super) struct Publication<'a> {
     shared: &'a Shared,
     is_new: bool,
-    published: Option<(Entry, Pushed)>,
+    published: Option<(Entry, bool)>,
 }
 
 impl Publication<'_> {
@@ -83,8 +75,8 @@ impl Publication<'_> {
     pub(super) fn publish<Caller>(&mut self, entry: Entry, now: Moment) -> bool {
         let (shared, is_new) = (self.shared, self.is_new);
         let record = Record { entry, stamp: shared.intake.stamp(now.0) };
-        let pushed = with_lane(shared, move |writer| writer.publish(record, is_new));
-        self.published = pushed.ok().map(|pushed| (entry, pushed));
+        let has_filled = with_lane(shared, move |writer| writer.publish(record, is_new));
+        self.published = has_filled.ok().map(|has_filled| (entry, has_filled));
         self.published.is_some()
     }
 
@@ -94,10 +86,12 @@ impl Publication<'_> {
     /// sleep past this task (WAKE-1).
     #[inline]
     pub(super) fn ring(self) -> bool {
-        self.published.is_some_and(|(entry, pushed)| {
-            self.shared.ring_for(entry, &pushed);
-            pushed.filled
-        })
+        let Some((entry, has_filled)) = self.published else { return false };
+        // Now and then a full block wakes the engine whatever is due, or a flow of tasks that are due late would fill
+        // the memory while the engine sleeps.
+        let is_much = has_filled && Intake::is_much(self.shared.filled());
+        self.shared.bell.ring_if_earlier(entry.moment(), entry.is_due_now() || is_much);
+        has_filled
     }
 }
 
@@ -109,20 +103,24 @@ impl Shared {
         &self,
         times: Times,
         task: T,
-        repetition: Repetition,
+        period: Option<Period>,
         executor: Option<&Arc<NumberedExecutor>>,
     ) -> Result<TaskKey, (ScheduleError, T)> {
         let Times { now, deadline } = times;
-        debug_assert_eq!(T::IS_SERIES, repetition.kind != Kind::Once, "a series has a period");
+        debug_assert_eq!(T::IS_SERIES, period.is_some(), "a series has a period");
         // The limit comes first. A task that is refused here has touched no slot and no lane, so there is nothing to
         // undo.
-        let vacancy = match self.vacancy(T::IS_COUNTED) {
-            Ok(vacancy) => vacancy,
-            Err(reason) => return Err((reason, task)),
-        };
+        if let Err(reason) = self.count_in(T::IS_COUNTED) {
+            return Err((reason, task));
+        }
         // The closure is in its holder before its record is in a lane: the engine may run the task as soon as it sees
         // the record.
-        let key = vacancy.fill(task, repetition, executor, deadline, self.id);
+        let filled = task::fill(task, period, executor, deadline, self.id);
+        let key = filled.map_err(|task| {
+            // Without memory for a holder the task is refused, and has to leave the count that it has entered.
+            self.count_out(T::IS_COUNTED);
+            (ScheduleError::Full, task)
+        })?;
         // The entry names the runner, so that the tick thread need not look into the holder, which is a cache
         // miss.
         let runner = match executor {
@@ -151,31 +149,34 @@ impl Shared {
 
     /// Reserves room for a leftover of another scheduler.
     pub(crate) fn reserve(self: &Arc<Self>) -> Result<Reservation, ScheduleError> {
-        self.count_in()?;
+        self.count_in(true)?;
         Ok(Reservation { shared: Arc::clone(self), is_used: false })
     }
 
     /// Takes in a leftover of the scheduler `from`. It stays in its holder, so its handles go on working. `now` is the
-    /// present here, and `deadline` translates its deadline there into the one here. It must not run user code.
+    /// present here, and `deadline` translates its deadline there into the one here. It must not run user code. Returns false if
+    /// a cancel has won while the task was being moved.
     pub(crate) fn admit_leftover(
         &self,
         key: TaskKey,
-        from: SchedulerId,
+        from: &Shared,
         now: Moment,
         deadline: impl FnOnce(Moment) -> Moment,
         executor: Option<&Arc<NumberedExecutor>>,
         mut reservation: Reservation,
-    ) -> Result<Moved, ScheduleError> {
+    ) -> Result<bool, ScheduleError> {
         let mut filing = Publication::new(self, true);
         let announce = |entry| filing.publish::<()>(entry, now);
         let times = |before| Times { now, deadline: deadline(before) };
-        match task::move_to(key, (from, self.id), executor, times, announce) {
-            None => Ok(Moved { was_cancelled: true, old_executor: None }),
+        match task::move_to(key, (from.id, self.id), executor, times, announce) {
+            None => Ok(false),
             Some(Err(Refused)) => Err(ScheduleError::Closed),
             Some(Ok(old_executor)) => {
                 reservation.is_used = true; // the end of the task counts it out
                 filing.ring();
-                Ok(Moved { was_cancelled: false, old_executor })
+                // It may be the last hold on an executor, which is user code.
+                from.hooks.catch(|| drop(old_executor));
+                Ok(true)
             }
         }
     }
@@ -196,7 +197,7 @@ impl Shared {
         if T::IS_COUNTED && this_thread::is_held_back() && self.holds_wakers_on() {
             return Ok(WakeAt::Later);
         }
-        let admitted = self.admit(times, waker(), Repetition::NONE, None);
+        let admitted = self.admit(times, waker(), None, None);
         admitted.map(WakeAt::Pending).map_err(|(reason, waker)| {
             quietly(|| drop(waker)); // it is a user's, and its panic must not cost the caller the reason
             reason
@@ -225,31 +226,22 @@ impl Shared {
         self.wake_at(times, || Wake::<true>(waker.clone()))
     }
 
-    /// Returns a free slot for a task, after counting the task in if it `is_counted`.
-    #[inline(always)]
-    #[expect(clippy::inline_always, reason = "see `admit`")]
-    fn vacancy(&self, is_counted: bool) -> Result<Vacancy, ScheduleError> {
-        if is_counted {
-            self.count_in()?;
-        } else if self.is_closing() {
-            return Err(ScheduleError::Closed);
-        }
-        // Without memory for a holder the task is refused, and has to leave the count that it has entered.
-        Vacancy::take().ok_or_else(|| {
-            if is_counted {
-                self.intake.limit.leave();
-            }
-            ScheduleError::Full
-        })
-    }
-
-    /// Counts a task towards the limit, unless the scheduler is closed or full.
+    /// Counts a task that `is_counted` towards the limit. Refuses it if the scheduler is closed or full.
     #[inline]
-    fn count_in(&self) -> Result<(), ScheduleError> {
+    fn count_in(&self, is_counted: bool) -> Result<(), ScheduleError> {
         if self.is_closing() {
             return Err(ScheduleError::Closed);
         }
-        if self.intake.limit.enter() { Ok(()) } else { Err(ScheduleError::Full) }
+        let has_room = !is_counted || self.intake.limit.enter();
+        if has_room { Ok(()) } else { Err(ScheduleError::Full) }
+    }
+
+    /// Undoes [`count_in`](Shared::count_in).
+    #[cold]
+    fn count_out(&self, is_counted: bool) {
+        if is_counted {
+            self.intake.limit.leave();
+        }
     }
 
     /// Undoes what was done for a task that the engine has refused. `None` if its last turn has found the task in its holder
@@ -259,19 +251,10 @@ impl Shared {
         let task = task::withdraw(key);
         if task.is_none() {
             with_lane(self, |writer| writer.lane.counts.scheduled.add(1));
-        } else if T::IS_COUNTED {
-            self.intake.limit.leave();
+        } else {
+            self.count_out(T::IS_COUNTED);
         }
         task
-    }
-
-    /// Wakes the engine for a task that was published, if need be.
-    #[inline]
-    fn ring_for(&self, entry: Entry, pushed: &Pushed) {
-        // Now and then a full block wakes the engine whatever is due, or a flow of tasks that are due late would fill
-        // the memory while the engine sleeps.
-        let is_much = pushed.filled && Intake::is_much(self.filled());
-        self.bell.ring_if_earlier(entry.moment(), entry.is_due_now() || is_much);
     }
 
     /// Returns the block that the calling thread has filled last.
@@ -283,14 +266,16 @@ impl Shared {
     /// Holds a producer back that is far ahead: of the engine, or, if its tasks are due soon, of the executor that is
     /// to run them. Nothing of ours is borrowed or locked here.
     #[cold]
-    pub(super) fn hold_back(&self, times: Times, executor: Option<&Arc<NumberedExecutor>>) {
+    fn hold_back(&self, times: Times, executor: Option<&Arc<NumberedExecutor>>) {
         let is_held = self.hold_back_for_engine(times.now);
         // A task that is due later gives the executor time to catch up. A thread that runs a task does not wait for an
         // executor, because the executor may need this very thread.
         let is_soon = times.deadline <= times.now.after_nanos(SOON);
         if !is_held && is_soon && !this_thread::is_in_a_run() && !self.is_exempt(times.now) {
             match executor {
-                None => self.backlog.hold_back(|| self.intake.done(), || self.goes_on()),
+                None => self
+                    .backlog
+                    .hold_back(|| self.intake.sum(|counts| counts.done.get()), || self.goes_on()),
                 Some(own) => own.backlog.hold_back(|| 0, || self.goes_on()),
             }
         }
@@ -301,7 +286,7 @@ impl Shared {
     pub(super) fn hold_back_for_engine(&self, now: Moment) -> bool {
         // A closing scheduler holds nobody back: its engine takes nothing in any more, so the wait would last for
         // nothing.
-        let pressure = self.intake.pressure();
+        let pressure = &self.intake.pressure;
         let is_held = pressure.is_over(self.intake.ahead()) && !self.is_exempt(now);
         if is_held {
             pressure.hold_back(|| if self.goes_on() { self.intake.flow() } else { Flow::NONE });
@@ -331,8 +316,8 @@ impl Shared {
     #[cold]
     fn hold_wakers_back(&self, now: Moment) {
         if !self.is_exempt(now) {
-            let wait = self.intake.pressure().wait(self.intake.flow());
-            wait.into_iter().for_each(|wait| this_thread::note_wait(self.serial, wait));
+            let wait = self.intake.pressure.wait(self.intake.flow());
+            wait.into_iter().for_each(|wait| this_thread::note_wait(self.id, wait));
         }
     }
 
@@ -341,6 +326,6 @@ impl Shared {
     fn holds_wakers_on(&self) -> bool {
         let is_held = self.goes_on() && !this_thread::is_turning();
         let flow = if is_held { self.intake.flow() } else { Flow::NONE };
-        this_thread::waits_on(self.serial, |wait| wait.goes_on(self.intake.pressure(), flow))
+        this_thread::waits_on(self.id, |wait| wait.goes_on(&self.intake.pressure, flow))
     }
 }

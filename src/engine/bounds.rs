@@ -4,10 +4,9 @@
 //! wheel; some looks, which cost a step per lane or per executor that refuses, and in the last turn a step per task of the
 //! process; and user code (inline tasks, wakers, clocks, observers).
 
-/// Tasks: how many a thread takes in. This is some 3 ms of work.
+/// Tasks: how many are taken in. This is some 3 ms of work. A driven engine hands over nothing before all are in, so
+/// there it only slices that work.
 pub(super) const TAKE_IN: usize = 64 * 1024;
-/// Tasks: how many a driven engine takes in. It hands over nothing before all are in, so this only slices that work.
-pub(super) const TAKE_IN_DRIVEN: usize = 8 * 1024;
 /// Tasks: while more are due and not handed over, a thread takes in none.
 pub(super) const MOST_DUE: usize = 64 * 1024;
 /// Tasks: like [`MOST_DUE`], while the first due task is more than [`LATE_NANOS`] late.
@@ -20,8 +19,7 @@ pub(super) const HAND_OVER: usize = 4 * BATCH;
 /// Nanoseconds since the turn began: until then a turn may hand over as many more tasks as it has taken in, and may retry
 /// up to [`TAKE_IN`] with one executor.
 pub(super) const SHARE_NANOS: u64 = 4_000_000;
-/// Stale entries: how many are dropped per turn at the head of each part of the ready queue (sorted, late), and per offer
-/// at the head of a retry queue.
+/// Stale entries: how many are dropped per turn at the head of the ready queue, and per offer at the head of a retry queue.
 pub(super) const SKIP: usize = 1024;
 /// Entries: how many a sweep looks at. A sweep of the wheel looks at two more for each task that has come in,
 /// so it ends even in a flood.

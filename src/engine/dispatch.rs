@@ -5,15 +5,13 @@
 
 use std::iter;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::Engine;
 use super::bounds::{BATCH, HAND_OVER, LONGEST_PAUSE_NANOS, SHARE_NANOS, SKIP, TAKE_IN};
-use crate::clock::clocks::Clock;
-use crate::clock::timeline::after;
+use crate::clock::tick::Times;
 use crate::engine::slots::closure::Named;
 use crate::engine::slots::deadline::{self, CameOut};
-use crate::engine::slots::task::{self, Repetition};
+use crate::engine::slots::task;
 use crate::executor::DueTask;
 use crate::executor::due::GivenBack;
 use crate::executor::numbered::NumberedExecutor;
@@ -176,8 +174,7 @@ impl Engine {
         let GivenBack { refused, of_others, for_good } = self.batch.settle();
         // It is the executor of this batch that says so, whosever task it gives back.
         if for_good {
-            let (now, first_pause) = (self.now, self.first_pause());
-            self.retries.of(executor).put_back([].into_iter(), true, now, first_pause);
+            self.retries.of(executor).has_refused_for_good = true;
         }
         let mut count = refused.len();
         self.queue_refused(executor, refused);
@@ -196,22 +193,18 @@ impl Engine {
 
     /// Puts what an executor has refused or left into retry queues.
     fn queue_refused(&mut self, by: &Arc<NumberedExecutor>, refused: Vec<Entry>) {
-        let mut entries = Vec::new();
-        for entry in refused {
+        let refused: Vec<_> =
+            refused.into_iter().filter_map(|entry| self.still_due(entry)).collect();
+        // In reverse, so that the tasks keep their order among each other: each goes before those of the same deadline.
+        for entry in refused.into_iter().rev() {
             // The task names its executor, not the batch: an executor may give back what came in an earlier batch, or
             // what another executor was handed. A task that was cancelled in the meantime goes nowhere.
-            let Some(entry) = self.still_due(entry) else { continue };
             let Some((_, word)) = task::settled(entry) else { continue };
-            entries.push((word.executor(), entry.due_now()));
-        }
-        entries.sort_by_key(|(number, _)| *number); // a stable sort keeps the order of the hand-over
-        for of_one in entries.chunk_by(|one, other| one.0 == other.0) {
             // Most of them go back to the executor that the engine has in hand, which needs no look-up.
-            let number = of_one[0].0;
+            let number = word.executor();
             let other = if number == by.number { None } else { self.executor(number) };
-            let refused = of_one.iter().map(|(_, entry)| *entry);
             let (to, first_pause) = (other.as_ref().unwrap_or(by), self.first_pause());
-            self.retries.of(to).put_back(refused, false, self.now, first_pause);
+            self.retries.of(to).put_back(entry.due_now(), self.now, first_pause);
             self.release(other);
         }
     }
@@ -220,13 +213,11 @@ impl Engine {
     /// nobody else would run it, and true is returned. If there is no room, it is dropped.
     fn send_home(&self, by: &Arc<NumberedExecutor>, task: DueTask) -> bool {
         let Some((name, task)) = task.go_home() else { return false };
-        let reading = self.shared.ask_clock(Clock::now);
-        let reading = reading.unwrap_or_else(|| self.shared.watch.timeline.instant(self.now));
+        let now = self.shared.try_now().unwrap_or(self.now);
         // With the longest pause, because it may be a closure around a task that this executor refuses again and again.
-        let deadline = after(reading, Duration::from_nanos(LONGEST_PAUSE_NANOS));
-        let times = self.shared.watch.read_at(reading, deadline);
+        let times = Times { now, deadline: now.after_nanos(LONGEST_PAUSE_NANOS) };
         let own = (by.number != 0).then_some(by);
-        let admitted = self.shared.admit(times, Named { name, task }, Repetition::NONE, own);
+        let admitted = self.shared.admit(times, Named { name, task }, None, own);
         quietly(|| drop(admitted));
         true
     }
@@ -264,7 +255,7 @@ impl Engine {
             looked_at += offered + passed_over;
             let refused = self.flush(executor).min(offered);
             took += offered - refused;
-            if self.retries.of(executor).has_refused_for_good() {
+            if self.retries.of(executor).has_refused_for_good {
                 return;
             }
             // An executor whose queue has room for some takes a part of a large offer. Only an offer of one tells that

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use super::admit::Publication;
-use super::shared::{self, Shared, with_lane};
+use super::shared::{self, with_lane};
 use crate::clock::tick::Moment;
 use crate::clock::timeline::{Timeline, When};
 use crate::engine::intake::lane::Lane;
@@ -102,9 +102,24 @@ fn reset_there(key: TaskKey, when: When) -> Reset {
         // A leftover may be moved to another scheduler between this look and the reset. The reset finds that out while
         // it holds the task, and the loop looks again.
         let Some(shared) = task::scheduler(key).and_then(shared::at) else { return Reset::TooLate };
-        match shared.reset(key, when) {
-            Reset::Elsewhere => {} // it has moved in the meantime
-            done => return done,
+        let times = match when {
+            When::After(delay) => shared.watch.after(delay),
+            When::At(instant) => shared.watch.at(instant),
+        };
+        // Noted before the deadline moves, so that the engine looks at holders by the time an entry comes out too
+        // early.
+        with_lane(&shared, |writer| writer.lane.note_reset());
+        let mut filing = Publication::new(&shared, false);
+        let announce = |entry| filing.publish::<()>(entry, times.now);
+        let out_until = Moment(shared.out_until.load(Ordering::Relaxed)); // an older one will do
+        let is_far_behind = shared.intake.is_far_ahead();
+        let done = deadline::reset(key, times, out_until, is_far_behind, shared.id, announce);
+        if filing.ring() {
+            // The task is not new, so there is no executor to wait for. The engine may be far behind.
+            shared.hold_back_for_engine(times.now);
+        }
+        if done != Reset::Elsewhere {
+            return done;
         }
     }
 }
@@ -113,26 +128,4 @@ fn reset_there(key: TaskKey, when: When) -> Reset {
 pub(crate) fn deadline(key: TaskKey) -> Option<Instant> {
     let (deadline, there) = deadline::of(key)?;
     Some(shared::at(there)?.watch.timeline.instant(deadline))
-}
-
-impl Shared {
-    fn reset(&self, key: TaskKey, when: When) -> Reset {
-        let times = match when {
-            When::After(delay) => self.watch.after(delay),
-            When::At(instant) => self.watch.at(instant),
-        };
-        // Noted before the deadline moves, so that the engine looks at holders by the time an entry comes out too
-        // early.
-        with_lane(self, |writer| writer.lane.note_reset());
-        let mut filing = Publication::new(self, false);
-        let announce = |entry| filing.publish::<()>(entry, times.now);
-        let out_until = Moment(self.out_until.load(Ordering::Relaxed)); // an older one will do
-        let is_far_behind = self.intake.is_far_ahead();
-        let done = deadline::reset(key, times, out_until, is_far_behind, self.id, announce);
-        if filing.ring() {
-            // The task is not new, so there is no executor to wait for. The engine may be far behind.
-            self.hold_back_for_engine(times.now);
-        }
-        done
-    }
 }

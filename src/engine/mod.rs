@@ -46,7 +46,6 @@ use std::task::Waker;
 
 use self::bounds::{
     CHECK, INCOMING, LATE_NANOS, MOST_BUCKETS, MOST_CHECKED, MOST_DUE, MOST_LATE, SAMPLE, TAKE_IN,
-    TAKE_IN_DRIVEN,
 };
 use self::retries::Retries;
 use self::shared::Shared;
@@ -152,7 +151,7 @@ impl Engine {
             is_blind: false,
             executor: Some(executor),
             precision,
-            reader: IntakeReader::new(),
+            reader: IntakeReader::default(),
             ready: ReadyQueue::default(),
             retries: Retries::default(),
             incoming: Vec::with_capacity(INCOMING),
@@ -206,12 +205,8 @@ impl Engine {
     ///
     /// Returns how many tasks came in, and the earliest of their deadlines: zero if one is due now.
     fn take_in(&mut self, cut: u64) -> (usize, Moment) {
-        let most = match self.shared.has_a_thread {
-            false => TAKE_IN_DRIVEN,
-            // Enough is due already. New records stay in their lanes, which holds their producers back.
-            true if self.is_overdue() => 0,
-            true => TAKE_IN,
-        };
+        // If enough is due already, new records stay in their lanes, which holds their producers back.
+        let most = if self.shared.has_a_thread && self.is_overdue() { 0 } else { TAKE_IN };
         let mut filing = Filing {
             wheel: &mut self.wheel,
             ready: &mut self.ready,
@@ -256,15 +251,12 @@ impl Engine {
 
     /// Moves the wheel to the present, and what it gives out to the ready queue.
     fn advance(&mut self) {
-        let passed = self.shared.watch.timeline.passed(self.now);
-        let to = match self.precision {
-            Precision::Tick => passed,
+        let timeline = &self.shared.watch.timeline;
+        let passed = timeline.passed(self.now);
+        let (to, out_until) = match self.precision {
+            Precision::Tick => (passed, timeline.end_of(passed)),
             // The tick that is passing too: its entries wait in the ready queue for their own deadlines.
-            Precision::Exact => Tick(passed.0.saturating_add(1)),
-        };
-        let out_until = match self.precision {
-            Precision::Tick => self.shared.watch.timeline.end_of(passed),
-            Precision::Exact => self.now,
+            Precision::Exact => (Tick(passed.0.saturating_add(1)), self.now),
         };
         // A reset that reads this before the wheel has moved is right as well, because this thread moves the wheel
         // before it files anything new. Relaxed: an older value costs a reset one entry more.

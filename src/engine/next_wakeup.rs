@@ -4,6 +4,7 @@ use super::bounds::{GIVE_BACK, LOOK_AHEAD, SETTLE, SKIP, STALE, SWEEP};
 use super::{Engine, Next, Precision, needed_at};
 use crate::clock::tick::Moment;
 use crate::engine::slots::deadline::{self, CameOut};
+use crate::engine::slots::depot::depot;
 use crate::engine::slots::task::is_live;
 use crate::engine::slots::trim;
 use crate::wheel::entry::Entry;
@@ -45,7 +46,7 @@ impl Engine {
         }
         self.tidying.filed = 0;
         // Four tasks for each lane, so the walk costs a fraction of a step for each task.
-        self.tidying.count_after = (self.wheel.len() / 4).max(4 * self.reader.lanes());
+        self.tidying.count_after = (self.wheel.len() / 4).max(4 * self.reader.lanes.len());
         self.wheel.len() + self.retries.waiting() > STALE
     }
 
@@ -66,7 +67,7 @@ impl Engine {
                 trim::begin() || tidying.is_trimming
             }
             // Not at once: the next wave of tasks may need the memory again.
-            None if trim::watch()
+            None if depot().watch()
                 || self.wheel.is_bloated()
                 || self.ready.is_bloated(&self.given_out) =>
             {

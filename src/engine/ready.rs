@@ -114,12 +114,9 @@ impl ReadyQueue {
     /// Takes out the next task, if it is due.
     #[inline]
     pub(crate) fn pop(&mut self, now: Moment) -> Option<Entry> {
-        // Without late entries, which is the usual case, nothing has to be compared.
-        if self.late_in_order.is_empty() && self.late.is_empty() {
-            let is_due = self.sorted.front().is_some_and(|entry| entry.deadline <= now.0);
-            return if is_due { self.sorted.pop_front() } else { None };
-        }
-        self.pop_of_all(now)
+        let next = self.peek().filter(|next| next.moment() <= now)?;
+        // An entry is in one of the queues only: no two entries have the same slot and number.
+        if self.sorted.front() == Some(&next) { self.sorted.pop_front() } else { self.pop_late() }
     }
 
     /// Moves up to `most` of the next entries to a batch, as long as they are due and the scheduler's executor runs them.
@@ -136,12 +133,6 @@ impl ReadyQueue {
         batch.due.extend_from_slice(&first[..row]);
         self.sorted.drain(..row);
         row
-    }
-
-    fn pop_of_all(&mut self, now: Moment) -> Option<Entry> {
-        let next = self.peek().filter(|next| next.moment() <= now)?;
-        // An entry is in one of the queues only: no two entries have the same slot and number.
-        if self.sorted.front() == Some(&next) { self.sorted.pop_front() } else { self.pop_late() }
     }
 
     /// Fetches the holder of a later task into the cache.
@@ -164,16 +155,13 @@ impl ReadyQueue {
         self.sorted.len() + self.late_in_order.len() + self.late.len()
     }
 
-    /// Drops stale entries at the head, so that no thread wakes up for them: up to `most` sorted ones, and up to `most`
-    /// late ones.
+    /// Drops up to `most` stale entries at the head, so that no thread wakes up for them.
     pub(crate) fn skip(&mut self, most: usize, mut is_stale: impl FnMut(Entry) -> bool) {
-        let stale = self.sorted.iter().take(most).take_while(|entry| is_stale(**entry)).count();
-        self.sorted.drain(..stale);
         for _ in 0..most {
-            if !self.first_late().is_some_and(|(.., entry)| is_stale(entry)) {
+            if !self.peek().is_some_and(&mut is_stale) {
                 break;
             }
-            self.pop_late();
+            self.pop(Moment::NEVER);
         }
     }
 
@@ -185,9 +173,8 @@ impl ReadyQueue {
     /// Returns true if a peak has left more room than is worth keeping, here or in the list that it is filled from.
     pub(crate) fn is_bloated(&self, given_out: &Vec<Entry>) -> bool {
         let late = self.late.capacity().max(self.late_in_order.capacity());
-        let room = self.sorted.capacity().max(given_out.capacity());
-        let room = room.max(self.scratch.capacity()).max(late);
-        self.len() == 0 && room > KEPT
+        let room = [self.sorted.capacity(), given_out.capacity(), self.scratch.capacity(), late];
+        self.len() == 0 && room.into_iter().any(|room| room > KEPT)
     }
 
     /// Gives that room back.

@@ -109,7 +109,8 @@ impl Retries {
 
     /// Takes everything out, each executor's tasks in order.
     pub(super) fn drain(&mut self) -> Vec<Entry> {
-        self.all.values_mut().flat_map(RetryQueue::drain).collect()
+        let queues = std::mem::take(&mut self.all).into_values();
+        queues.flat_map(|queue| queue.tasks.into_values()).collect()
     }
 
     /// Panics with what is broken. Of very many executors it looks at some.
@@ -144,7 +145,8 @@ pub(super) struct RetryQueue {
     /// The pause after the last refusal, in nanoseconds; 0 while the executor takes all.
     pause: u64,
     retry_at: Option<Moment>,
-    has_refused_for_good: bool,
+    /// The executor is not asked any more.
+    pub(super) has_refused_for_good: bool,
 }
 
 impl RetryQueue {
@@ -182,31 +184,16 @@ impl RetryQueue {
         self.tasks.insert((entry.deadline, self.last), entry);
     }
 
-    /// Puts refused tasks before those of the same deadline. They come in the order of the hand-over. If the executor takes
-    /// no pause already, its first one begins.
-    pub(super) fn put_back(
-        &mut self,
-        refused: impl DoubleEndedIterator<Item = Entry>,
-        for_good: bool,
-        now: Moment,
-        first_pause: u64,
-    ) {
-        self.has_refused_for_good |= for_good;
-        // A task that is refused again was the first of its deadline, and becomes the first again. In reverse, so that
-        // the tasks keep their order among each other.
-        for entry in refused.rev() {
-            self.first -= 1;
-            self.tasks.insert((entry.deadline, self.first), entry);
-        }
+    /// Puts a task that was refused before those of the same deadline. If the executor takes no pause already, its first one
+    /// begins.
+    pub(super) fn put_back(&mut self, refused: Entry, now: Moment, first_pause: u64) {
+        // A task that is refused again was the first of its deadline, and becomes the first again.
+        self.first -= 1;
+        self.tasks.insert((refused.deadline, self.first), refused);
         if self.pause == 0 {
             self.pause = first_pause;
             self.retry_at = Some(now.after_nanos(first_pause));
         }
-    }
-
-    /// Returns true if the executor is not asked any more.
-    pub(super) fn has_refused_for_good(&self) -> bool {
-        self.has_refused_for_good
     }
 
     /// Returns when to retry: never, if the executor has refused for good.
@@ -282,11 +269,6 @@ impl RetryQueue {
         is_done
     }
 
-    /// Takes everything out, in order.
-    fn drain(&mut self) -> impl Iterator<Item = Entry> {
-        std::mem::take(&mut self.tasks).into_values()
-    }
-
     /// Panics with what is broken.
     fn check_invariants(&self) {
         let ends = self.tasks.first_key_value().into_iter().chain(self.tasks.last_key_value());
@@ -317,15 +299,14 @@ mod tests {
     #[test]
     fn tasks_are_in_order_and_one_that_is_refused_again_keeps_its_place() {
         let mut queue = RetryQueue::new(&executor());
-        let refused = [entry(3, 1), entry(5, 2)];
-        queue.put_back(refused.into_iter(), false, Moment(0), 1);
+        [entry(5, 2), entry(3, 1)].into_iter().for_each(|one| queue.put_back(one, Moment(0), 1));
         [(5, 3), (5, 4)].iter().for_each(|(at, slot)| queue.push(entry(*at, *slot)));
         let taken = [(); 3].map(|()| queue.tasks.pop_first().expect("four").1);
         assert_eq!(taken.map(Entry::slot), [1, 2, 3]);
-        queue.put_back(taken[1..].iter().copied(), false, Moment(0), 1);
+        taken[1..].iter().rev().for_each(|one| queue.put_back(*one, Moment(0), 1));
         [(5, 5), (4, 6)].iter().for_each(|(at, slot)| queue.push(entry(*at, *slot)));
         queue.check_invariants();
-        let slots: Vec<_> = queue.drain().map(Entry::slot).collect();
+        let slots: Vec<_> = queue.tasks.into_values().map(Entry::slot).collect();
         assert_eq!(slots, [6, 2, 3, 4, 5]);
     }
 
@@ -333,14 +314,14 @@ mod tests {
     fn the_pause_grows_while_nothing_is_taken_and_shrinks_when_much_is() {
         let (milli, executor) = (1_000_000, executor());
         let mut queue = RetryQueue::new(&executor);
-        queue.put_back([entry(1, 0)].into_iter(), false, Moment(0), milli);
+        queue.put_back(entry(1, 0), Moment(0), milli);
         let mut pauses = Vec::new();
         for took in [0, 0, 0, 0, 0, 0, 0, 0, 1, 8, 31, 32, 100, 1000, 7, 1] {
             queue.rest(took, Moment(0), milli);
             pauses.push(queue.retry_at().expect("it rests").0 / milli);
         }
         assert_eq!(pauses, [2, 4, 8, 16, 32, 64, 100, 100, 25, 25, 25, 12, 6, 3, 6, 12]);
-        queue.put_back([].into_iter(), true, Moment(0), milli);
+        queue.has_refused_for_good = true;
         assert_eq!((queue.retry_at(), queue.is_refusing()), (None, true), "never again");
     }
 

@@ -22,12 +22,13 @@ use crate::clock::repeat::{Repeat, next_run};
 use crate::clock::tick::Moment;
 use crate::engine::slots::deadline::{self, CameOut, Rearmed};
 use crate::engine::slots::task::Leftover;
-use crate::engine::slots::{Phase, Running, blocks, task};
+use crate::engine::slots::{Phase, Running, task};
 use crate::engine::termination::{BehindRun, Decision};
 use crate::executor::due::{self, AHEAD};
 use crate::platform::cpu::{cycles, cycles_of_a_microsecond};
 use crate::platform::panics::{Payload, caught};
 use crate::platform::sync::Ordering;
+use crate::wheel::Timed;
 use crate::wheel::entry::{Entry, SchedulerId, TaskKey};
 
 /// A thread's last reading of a scheduler's clock.
@@ -52,7 +53,7 @@ impl Shared {
     pub(crate) fn run_claimed(&self, task: Running, due: Moment, was_pending: bool) {
         // A panic of the clock must not lose the run: the task is claimed, so nobody else would run it.
         let now = self.recently().unwrap_or(due);
-        let (key, is_series) = (task.key, task.is_series());
+        let (key, is_series) = (task.key, task.word().is_series());
         // All that the run changes is counted before the run. A series leaves only at its end.
         with_lane(self, move |writer| {
             let lane = &writer.lane;
@@ -158,9 +159,10 @@ impl Shared {
     fn rearm(&self, task: Running, due: Moment, chosen: Option<Duration>) -> Option<Running> {
         // The end of the run, by which a fixed delay counts and a fixed rate sees which runs it has missed.
         let now = self.try_now().unwrap_or(due);
+        let period = || task::period(task.key.slot);
         let next = match chosen {
             Some(delay) => now.after(delay),
-            None => next_run(task.kind(), task.period(), due, now, self.watch.tick),
+            None => next_run(task.word().kind(), period(), due, now, self.watch.tick),
         };
         let mut filing = Publication::new(self, false);
         let rearmed = task.rearm(next, now, |entry| filing.publish::<Rearmed>(entry, now));
@@ -177,7 +179,7 @@ impl Shared {
     #[cold]
     fn return_from_run(&self, task: Running) -> Option<Running> {
         // It runs under the lock of the termination, which decides between this thread and the engine (END-3).
-        let make = || self.make_leftover(task.key.slot, task.number(), Phase::Running);
+        let make = || self.make_leftover(task.key.slot, task.word().number(), Phase::Running);
         match self.termination.return_from_run(task.key, make, || self.drop_it()) {
             BehindRun::Cancelled => return Some(task),
             BehindRun::Leftover => {}
@@ -202,7 +204,7 @@ impl Shared {
     /// Ends a task that does not run any more: drops its closure, and reports what its last run and a panicking `Drop` have
     /// thrown. `was_pending`: it counts as pending until now. `is_lost`: it counts as dropped.
     fn finish(&self, task: Running, was_pending: bool, is_lost: bool, thrown: Option<Payload>) {
-        let is_series = task.is_series();
+        let is_series = task.word().is_series();
         let task = task.into_ending();
         let names = task.names();
         // A cancel in the last run of a series has counted the task out itself.
@@ -343,7 +345,7 @@ impl Shared {
 impl due::TaskOwner for Shared {
     fn run_all(&self, entries: &[Entry]) {
         for (at, entry) in entries.iter().enumerate() {
-            entries.get(at + AHEAD).inspect(|soon| blocks::prefetch(soon.slot()));
+            entries.get(at + AHEAD).inspect(|soon| soon.prefetch());
             if let Some((task, due)) = self.claim(*entry) {
                 self.run_claimed(task, due, true);
             }
@@ -379,10 +381,6 @@ impl due::TaskOwner for Shared {
         filing.ring();
     }
 
-    fn prefetch(&self, due: Entry) {
-        blocks::prefetch(due.slot());
-    }
-
     fn is_pending(&self, due: Entry) -> bool {
         task::is_live(due)
     }
@@ -397,9 +395,5 @@ impl due::TaskOwner for Shared {
 
     fn instant(&self, moment: Moment) -> Instant {
         self.watch.timeline.instant(moment)
-    }
-
-    fn id(&self) -> SchedulerId {
-        self.id
     }
 }

@@ -26,8 +26,7 @@ use std::time::Duration;
 
 use super::this_thread;
 use crate::backpressure::Backlog;
-use crate::clock::clocks::SystemClock;
-use crate::clock::clocks::Watch;
+use crate::clock::clocks::{SystemClock, Watch};
 use crate::clock::tick::Moment;
 use crate::clock::timeline::Timeline;
 use crate::engine::intake::Intake;
@@ -50,8 +49,6 @@ pub(crate) struct Shared {
     // Everybody.
     /// No other scheduler that is alive has this id.
     pub(crate) id: SchedulerId,
-    /// No other scheduler ever has this number. It tells schedulers apart where one that is gone may be remembered.
-    pub(super) serial: u64,
     pub(super) me: Weak<Shared>,
     pub(crate) watch: Watch,
 
@@ -95,26 +92,22 @@ impl Shared {
         has_a_thread: bool,
     ) -> Arc<Shared> {
         let intake = Intake::new(watch.clock.tells_calls_apart(), max_pending); // the clock is a user's
-        Arc::new_cyclic(|me: &Weak<Shared>| {
-            let (id, serial) = register(me);
-            Shared {
-                id,
-                serial,
-                intake,
-                watch,
-                hooks,
-                bell,
-                own_executors: Arc::default(),
-                termination: Termination::new(has_a_thread, shutdown_timeout),
-                wakeups: Counter::default(),
-                rejected: Counter::default(),
-                backlog: Arc::new(Backlog::new(MOST_OVERDUE)),
-                has_a_thread,
-                out_until: AtomicU64::new(0),
-                next_wakeup: AtomicU64::new(0),
-                next_comes_home: AtomicU64::new(0),
-                me: me.clone(),
-            }
+        Arc::new_cyclic(|me: &Weak<Shared>| Shared {
+            id: register(me),
+            intake,
+            watch,
+            hooks,
+            bell,
+            own_executors: Arc::default(),
+            termination: Termination::new(has_a_thread, shutdown_timeout),
+            wakeups: Counter::default(),
+            rejected: Counter::default(),
+            backlog: Arc::new(Backlog::new(MOST_OVERDUE)),
+            has_a_thread,
+            out_until: AtomicU64::new(0),
+            next_wakeup: AtomicU64::new(0),
+            next_comes_home: AtomicU64::new(0),
+            me: me.clone(),
         })
     }
 
@@ -175,9 +168,8 @@ impl Shared {
         // By the limit, if there is one: the sum over lanes that change in the meantime may be above it (S25).
         self.intake.limit.pending().unwrap_or_else(|| {
             // In this order, a task that passes in the meantime is counted rather than missed.
-            let (mut left, mut came) = (0, 0);
-            self.intake.each_lane(|lane| left += lane.counts.left.get());
-            self.intake.each_lane(|lane| came += lane.counts.scheduled.get());
+            let left = self.intake.sum(|counts| counts.left.get());
+            let came = self.intake.sum(|counts| counts.scheduled.get());
             usize::try_from(came.saturating_sub(left)).unwrap_or(usize::MAX)
         })
     }
@@ -187,22 +179,19 @@ impl Shared {
     pub(crate) fn dump(&self) -> String {
         // The clock is user code, so it is read before any lock is taken.
         let now = self.try_now();
-        let when = |moment: Moment| match now {
+        let when = |moment: Moment| match (now, moment.0) {
             _ if moment == Moment::NEVER => "for ever".to_owned(),
-            Some(now) if moment >= now => {
-                format!("until {} ns, in {:?}", moment.0, moment.since(now))
+            (Some(now), at) if moment >= now => {
+                format!("until {at} ns, in {:?}", moment.since(now))
             }
-            Some(now) => format!("until {} ns, {:?} ago", moment.0, now.since(moment)),
-            None => format!("until {} ns", moment.0),
+            (Some(now), at) => format!("until {at} ns, {:?} ago", now.since(moment)),
+            (None, at) => format!("until {at} ns"),
         };
+        let has_ended = self.termination.has_come();
         let mut lines = vec![
-            format!("scheduler {}", self.serial),
+            format!("scheduler {}", self.id.number()),
             now.map_or("now: the clock panics".into(), |now| format!("now: {} ns", now.0)),
-            format!(
-                "is closing: {}, has ended: {}",
-                self.is_closing(),
-                self.termination.has_come()
-            ),
+            format!("is closing: {}, has ended: {has_ended}", self.is_closing()),
             format!("pending: {}, wake-ups: {}", self.pending(), self.wakeups.get()),
             match self.bell.threshold() {
                 None => "doorbell: awake".to_owned(),
@@ -215,13 +204,6 @@ impl Shared {
         ];
         lines.extend(self.intake.describe());
         lines.join("\n")
-    }
-
-    /// Returns how many runs were started.
-    pub(crate) fn fired(&self) -> u64 {
-        let mut fired = 0;
-        self.intake.each_lane(|lane| fired += lane.counts.fired.get());
-        fired
     }
 }
 
@@ -245,26 +227,21 @@ impl Drop for Shared {
 struct Registry {
     alive: HashMap<SchedulerId, Weak<Shared>>,
     last: SchedulerId,
-    /// How many there ever were.
-    count: u64,
 }
 
-static REGISTRY: LazyLock<Mutex<Registry>> = LazyLock::new(|| {
-    Mutex::new(Registry { alive: HashMap::new(), last: SchedulerId::FIRST, count: 0 })
-});
+static REGISTRY: LazyLock<Mutex<Registry>> =
+    LazyLock::new(|| Mutex::new(Registry { alive: HashMap::new(), last: SchedulerId::FIRST }));
 
-/// Returns the id and the serial number of a new scheduler.
-fn register(shared: &Weak<Shared>) -> (SchedulerId, u64) {
+/// Returns the id of a new scheduler.
+fn register(shared: &Weak<Shared>) -> SchedulerId {
     let mut registry = lock_std(&REGISTRY);
-    registry.count += 1;
-    let serial = registry.count;
     loop {
         registry.last = registry.last.next();
         // Ids go around after four thousand million schedulers. One that is alive keeps its id.
         let id = registry.last;
         if let Entry::Vacant(place) = registry.alive.entry(id) {
             place.insert(shared.clone());
-            return (id, serial);
+            return id;
         }
     }
 }
@@ -278,7 +255,7 @@ pub(super) fn find(id: SchedulerId) -> Option<Arc<Shared>> {
 /// A lane that this thread has.
 pub(super) struct Held {
     scheduler: SchedulerId,
-    serial: u64,
+    /// As long as it is here, no other scheduler has this address.
     shared: Weak<Shared>,
     pub(super) timeline: Timeline,
     pub(super) has_system_clock: bool,
@@ -310,18 +287,15 @@ impl Drop for Lanes {
 pub(crate) fn with_lane<R>(shared: &Shared, mut work: impl FnMut(&mut LaneWriter) -> R) -> R {
     let done = LANES.try_with(|lanes| {
         let lanes = &mut *lanes.0.borrow_mut();
-        // By the serial number: the id of a scheduler that is gone may have been given to this one.
-        if lanes.first().is_none_or(|held| held.serial != shared.serial) {
+        // By the address: the id of a scheduler that is gone may have been given to this one.
+        if lanes.first().is_none_or(|held| !held.shared.ptr_eq(&shared.me)) {
             bring_to_front(lanes, shared);
         }
         work(&mut lanes[0].writer)
     });
-    match done {
-        Ok(done) => done,
-        // A thread that is about to end has lost its thread-locals already, and may still schedule, in the destructor
-        // of another one.
-        Err(_) => with_a_borrowed_lane(shared, work),
-    }
+    // A thread that is about to end has lost its thread-locals already, and may still schedule, in the destructor of
+    // another one.
+    done.unwrap_or_else(|_| with_a_borrowed_lane(shared, work))
 }
 
 /// Borrows a lane for the length of one call.
@@ -355,13 +329,13 @@ pub(super) fn at(scheduler: SchedulerId) -> Option<Arc<Shared>> {
 /// Puts the lane at this scheduler first, and takes one if the thread has none.
 #[cold]
 fn bring_to_front(lanes: &mut Vec<Held>, shared: &Shared) {
-    let at = lanes.iter().position(|held| held.serial == shared.serial).unwrap_or_else(|| {
+    let at = lanes.iter().position(|held| held.shared.ptr_eq(&shared.me)).unwrap_or_else(|| {
         // Schedulers that are gone are forgotten here, so a thread that makes and closes many of them remembers few.
         lanes.retain(|held| held.shared.strong_count() > 0);
-        let (scheduler, serial) = (shared.id, shared.serial);
+        let scheduler = shared.id;
         let (timeline, has_system_clock) = (shared.watch.timeline, shared.watch.has_system_clock);
         let (shared, writer) = (shared.me.clone(), shared.intake.take_lane());
-        lanes.push(Held { scheduler, serial, shared, timeline, has_system_clock, writer });
+        lanes.push(Held { scheduler, shared, timeline, has_system_clock, writer });
         lanes.len() - 1
     });
     lanes.swap(0, at);

@@ -14,17 +14,6 @@ use crate::observe::TaskPanic;
 use crate::platform::panics::{Payload, caught, discard};
 use crate::wheel::entry::{Entry, TaskKey};
 
-/// What is there at the end.
-#[derive(Default)]
-struct Found {
-    /// One-shots that executors have not started, and then what was in our lists.
-    leftovers: Vec<Leftover>,
-    /// One-shots that executors run.
-    running: Vec<TaskKey>,
-    /// Series that executors have, in a run or not, with their words.
-    series: Vec<(TaskKey, Word)>,
-}
-
 impl Engine {
     /// Closes the intake, collects what is pending, and fulfils the termination. Does nothing the second time.
     pub(super) fn shut_down(&mut self) {
@@ -53,13 +42,23 @@ impl Engine {
         let make = |entry: Entry| self.make_leftover(entry.slot(), entry.number());
         // All of these first, so that the look into the holders finds only what executors have.
         let listed: Vec<_> = entries.into_iter().filter_map(make).collect();
-        let mut found = Found::default();
-        self.shared.hooks.catch(|| self.look_into_the_holders(&mut found));
+        // One-shots that executors have not started are leftovers. All others, in a run or not, come with their words: the end
+        // of a series is decided later, under the lock of the termination (END-3).
+        let (mut leftovers, mut handed) = (Vec::new(), Vec::new());
+        let look = |key: TaskKey, word: Word| {
+            let is_series = word.is_series();
+            let task = if is_series { None } else { self.make_leftover(key.slot, word.number()) };
+            match task {
+                Some(task) => leftovers.push(task),
+                None => handed.push((key, word)),
+            }
+        };
+        self.shared.hooks.catch(|| task::each_of(self.shared.id, look));
         // The termination sorts them by deadline, stably. At equal deadlines those that executors have come first, in no
         // order, then the refused tasks, then the others in the order of scheduling, and at last the series that executors
         // have.
-        found.leftovers.extend(listed);
-        let count = self.fulfil(found);
+        leftovers.extend(listed);
+        let count = self.fulfil(leftovers, &handed);
         self.shared.wake(&mut self.wakers); // they find the scheduler closed
         self.shared.hooks.observe(|observer| observer.stopped(count));
         self.shared.hooks.catch(|| drop(executor));
@@ -80,7 +79,7 @@ impl Engine {
         if !self.shared.termination.has_come() {
             // A fault has broken off the shutdown itself. The end comes without leftovers. Otherwise a close would
             // wait for it without end.
-            self.fulfil(Found::default());
+            self.fulfil(Vec::new(), &[]);
         }
         let text = TaskPanic::new(&*fault).message().unwrap_or("no message").to_owned();
         let text = format!("the scheduler is closed, and `close` returns what was pending: {text}");
@@ -93,26 +92,10 @@ impl Engine {
         self.shared.make_leftover(slot, number, Phase::Pending)
     }
 
-    /// Finds the tasks that are in none of our lists, because executors have them, and claims back the one-shots that have
-    /// not started.
-    fn look_into_the_holders(&self, found: &mut Found) {
-        task::each_of(self.shared.id, |key, word| {
-            // The end of a series is decided later, under the lock of the termination (END-3).
-            if word.is_series() {
-                found.series.push((key, word));
-            } else if let Some(task) = self.make_leftover(key.slot, word.number()) {
-                found.leftovers.push(task);
-            } else {
-                found.running.push(key);
-            }
-        });
-    }
-
     /// Fulfils the termination, and returns how many leftovers there are.
-    fn fulfil(&self, Found { leftovers, running, series }: Found) -> usize {
+    fn fulfil(&self, leftovers: Vec<Leftover>, handed: &[(TaskKey, Word)]) -> usize {
         let make = |key: TaskKey, word: Word| self.make_leftover(key.slot, word.number());
-        let end = &self.shared.termination;
-        let (count, unwanted) = end.fulfil(leftovers, running, &series, self.now, make);
+        let (count, unwanted) = self.shared.termination.fulfil(leftovers, handed, self.now, make);
         // After the last handle is gone nobody can want the leftovers, so they are dropped here (S24), series in their
         // runs behind those.
         self.shared.drop_leftovers(unwanted);

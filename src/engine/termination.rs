@@ -31,7 +31,7 @@ use std::sync::PoisonError;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
-use super::this_thread::{WaitingRuns, holds_up, waits_from_now_on};
+use super::this_thread::{holds_up, waits_from_now_on, while_waiting};
 use crate::clock::tick::Moment;
 use crate::engine::slots::state::Word;
 use crate::engine::slots::task::{self, Leftover};
@@ -167,10 +167,6 @@ impl State {
         }
     }
 
-    fn is_wanted(&self) -> bool {
-        self.fate == Fate::Wanted
-    }
-
     /// Returns true if there are leftovers to take, now or behind their runs.
     fn has_leftovers(&self) -> bool {
         let is_in_run = |series: &InRun| matches!(series.stage, Stage::InRun);
@@ -293,11 +289,11 @@ impl Termination {
         let mut state = self.lock();
         // The thread lives until then, because the drops of leftovers belong on it. It uses no processor time
         // meanwhile.
-        while state.is_wanted() && state.has_leftovers() {
+        while state.fate == Fate::Wanted && state.has_leftovers() {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         state.is_attended = false; // from now on a caller that gives the leftovers up drops them itself
-        if state.is_wanted() { Vec::new() } else { state.take() }
+        if state.fate == Fate::Wanted { Vec::new() } else { state.take() }
     }
 
     pub(crate) fn has_come(&self) -> bool {
@@ -309,20 +305,22 @@ impl Termination {
     /// Tells that the end has come. Returns how many leftovers there are, with those to come, and the leftovers that nobody
     /// will take, which the caller drops.
     ///
-    /// `handed` lists the series that executors have, as they were found. `make_leftover` makes a series a leftover if its
-    /// run has not started. `one_shots` lists those that may be in a run.
+    /// `handed` lists the series that executors have, as they were found, and the one-shots that may be in a run.
+    /// `make_leftover` makes a series a leftover if its run has not started.
     pub(crate) fn fulfil(
         &self,
         leftovers: Vec<Leftover>,
-        one_shots: Vec<TaskKey>,
         handed: &[(TaskKey, Word)],
         now: Moment,
         mut make_leftover: impl FnMut(TaskKey, Word) -> Option<Leftover>,
     ) -> (usize, Vec<Leftover>) {
         let mut state = self.lock();
         state.leftovers.extend(leftovers); // behind those whose runs have ended just now
-        state.last_runs = one_shots;
         for (key, found) in handed.iter().copied() {
+            if !found.is_series() {
+                state.last_runs.push(key);
+                continue;
+            }
             // An executor may have a series in its queue, not started. Its word tells: the claim here and that of the
             // run exclude each other.
             if let Some(task) = make_leftover(key, found) {
@@ -335,9 +333,9 @@ impl Termination {
                 Some(Phase::Running) => {
                     // The runner has not come yet, because this has the lock. So it will find its series on this list
                     // (END-3).
-                    let (kind, period) = (found.kind(), task::period(key.slot));
+                    let period = task::period(key.slot);
                     let deadline = now.after_nanos(period); // as far as can be said now
-                    let task = Leftover { key, deadline, kind, period, is_in_run: false };
+                    let task = Leftover { key, deadline, period, is_in_run: false };
                     state.series.push(InRun { task, stage: Stage::InRun });
                 }
                 Some(Phase::Doomed | Phase::Ending) => state.last_runs.push(key), // its run may go on
@@ -347,7 +345,7 @@ impl Termination {
         state.has_come = true;
         let count = state.leftovers.len() + state.series.len();
         // Under the same lock, so a caller that comes to want them finds all of them or none.
-        let unwanted = if state.is_wanted() { Vec::new() } else { state.take() };
+        let unwanted = if state.fate == Fate::Wanted { Vec::new() } else { state.take() };
         self.notify(state);
         (count, unwanted)
     }
@@ -384,7 +382,7 @@ impl Termination {
         // Under the lock, so the engine finds the series either in its run or among the leftovers (END-3).
         let Some(task) = make_leftover() else { return BehindRun::Cancelled };
         let decided = match state.take_off(key).map(|series| series.stage) {
-            None if state.has_come && !state.is_wanted() => Some(unwanted()),
+            None if state.has_come && state.fate != Fate::Wanted => Some(unwanted()),
             None | Some(Stage::InRun) => {
                 state.leftovers.push(task);
                 None
@@ -444,8 +442,7 @@ impl Termination {
 
     /// Waits for the end, and takes the leftovers; `None` if it has not come by then.
     pub(crate) fn wait(&self, until: Option<Instant>) -> Option<Vec<Leftover>> {
-        let _waits = WaitingRuns::begin();
-        let mut state = self.wait_while(until, |state| !state.is_ready())?;
+        let mut state = while_waiting(|| self.wait_while(until, |state| !state.is_ready()))?;
         let leftovers = state.take_if_kept();
         self.notify(state); // nobody waits any more for series that were taken in their runs, nor the tick thread
         Some(leftovers)
@@ -453,9 +450,8 @@ impl Termination {
 
     /// Waits until the end has come and no run is in progress. Returns false if that is not so by then.
     pub(crate) fn wait_for_runs(&self, until: Option<Instant>) -> bool {
-        let _waits = WaitingRuns::begin();
         let is_over = |state: &mut State| state.has_come && state.has_no_runs();
-        self.wait_while(until, |state| !is_over(state)).is_some()
+        while_waiting(|| self.wait_while(until, |state| !is_over(state))).is_some()
     }
 
     fn wait_while(

@@ -10,42 +10,33 @@ use crate::wheel::entry::{SchedulerId, TaskKey};
 // ----- back-pressure -----------------------------------------------------------------------------
 
 local!(
-    /// The schedulers that hold the wakers of this thread back, by their serial numbers (PRESSURE-3).
-    WAITS: RefCell<Vec<(u64, Wait)>> = RefCell::new(Vec::new())
-);
-local!(
-    /// `WAITS` is not empty.
-    IS_HELD_BACK: Cell<bool> = Cell::new(false)
+    /// The schedulers that hold the wakers of this thread back (PRESSURE-3).
+    WAITS: RefCell<Vec<(SchedulerId, Wait)>> = RefCell::new(Vec::new())
 );
 
 /// Returns true if some scheduler holds the wakers of this thread back.
 #[inline]
 pub(super) fn is_held_back() -> bool {
-    IS_HELD_BACK.with(Cell::get)
+    // A thread that is about to end has lost the list already, and is not held back any more.
+    WAITS.try_with(|waits| !waits.borrow().is_empty()).unwrap_or(false)
 }
 
 /// Notes that this scheduler begins to hold the wakers of this thread back.
-pub(super) fn note_wait(scheduler: u64, wait: Wait) {
-    let _ = WAITS.try_with(|waits| {
-        waits.borrow_mut().push((scheduler, wait));
-        // The flag has no destructor, so the fast path can always read it.
-        IS_HELD_BACK.with(|held| held.set(true));
-    });
+pub(super) fn note_wait(scheduler: SchedulerId, wait: Wait) {
+    let _ = WAITS.try_with(|waits| waits.borrow_mut().push((scheduler, wait)));
 }
 
 /// Returns true if this scheduler still holds the wakers of this thread back, which `goes_on` tells.
-pub(super) fn waits_on(scheduler: u64, mut goes_on: impl FnMut(&mut Wait) -> bool) -> bool {
+pub(super) fn waits_on(scheduler: SchedulerId, mut goes_on: impl FnMut(&mut Wait) -> bool) -> bool {
     let waits_on = WAITS.try_with(|waits| {
         let mut waits = waits.borrow_mut();
         // Waits of other schedulers are only looked at for their age, so that none is kept for ever.
         waits.retain_mut(
             |(of, wait)| if *of == scheduler { goes_on(wait) } else { !wait.is_over() },
         );
-        IS_HELD_BACK.with(|held| held.set(!waits.is_empty()));
         waits.iter().any(|(of, _)| *of == scheduler)
     });
-    // A thread that is about to end has lost the list already, and is not held back any more.
-    waits_on.unwrap_or(false)
+    waits_on.unwrap_or(false) // as in `is_held_back`
 }
 
 // ----- runs ------------------------------------------------------------------------------------
@@ -77,7 +68,7 @@ pub(crate) fn enter_run(scheduler: SchedulerId, key: TaskKey) -> Option<Run> {
     let outer = HERE.with(|here| here.run.replace(Some((scheduler, key))));
     // Runs inside of runs are rare, for example an executor that runs a task in place. So they cost only those.
     if let Some(outer) = outer {
-        note_outer(outer);
+        let _ = OUTER.try_with(|runs| runs.borrow_mut().push(outer));
     }
     outer
 }
@@ -93,18 +84,8 @@ pub(crate) fn leave_run(outer: Option<Run>) {
         }
     });
     if outer.is_some() {
-        forget_outer();
+        let _ = OUTER.try_with(|runs| runs.borrow_mut().pop());
     }
-}
-
-#[cold]
-fn note_outer(run: Run) {
-    let _ = OUTER.try_with(|runs| runs.borrow_mut().push(run));
-}
-
-#[cold]
-fn forget_outer() {
-    let _ = OUTER.try_with(|runs| runs.borrow_mut().pop());
 }
 
 /// Returns true if the calling thread runs a task.
@@ -115,11 +96,6 @@ pub(crate) fn is_in_a_run() -> bool {
 /// Returns true if the calling thread runs a task of this scheduler.
 pub(crate) fn is_in_a_run_of(scheduler: SchedulerId) -> bool {
     is_any_run(|(here, _)| *here == scheduler)
-}
-
-/// Returns true if the calling thread runs this task.
-fn runs(key: TaskKey) -> bool {
-    is_any_run(|(_, here)| *here == key)
 }
 
 /// Returns true if the calling thread runs a task like this.
@@ -146,31 +122,21 @@ fn all_runs() -> Vec<TaskKey> {
 // The runs whose threads wait for the end of a scheduler, each as often as it waits.
 global!(WAITING: Mutex<Vec<TaskKey>> = Mutex::new(Vec::new()));
 
-/// The runs of the calling thread, which count as waiting until this is dropped.
-pub(super) struct WaitingRuns(Vec<TaskKey>);
-
-impl WaitingRuns {
-    pub(super) fn begin() -> WaitingRuns {
-        // Noted before the first look, so of two closes inside of runs at least one sees the other.
-        let runs = all_runs();
-        if !runs.is_empty() {
-            lock(&WAITING).extend(&runs);
-        }
-        WaitingRuns(runs)
+/// Calls `wait`. In the meantime the runs of the calling thread count as waiting.
+pub(super) fn while_waiting<R>(wait: impl FnOnce() -> R) -> R {
+    // Noted before the first look, so of two closes inside of runs at least one sees the other.
+    let runs = all_runs();
+    if runs.is_empty() {
+        return wait();
     }
-}
-
-impl Drop for WaitingRuns {
-    fn drop(&mut self) {
-        if self.0.is_empty() {
-            return;
-        }
-        let mut waiting = lock(&WAITING);
-        for run in &self.0 {
-            let at = waiting.iter().position(|waits| waits == run);
-            at.map(|at| waiting.swap_remove(at));
-        }
+    lock(&WAITING).extend(&runs);
+    let result = wait();
+    let mut waiting = lock(&WAITING);
+    for run in &runs {
+        let at = waiting.iter().position(|waits| waits == run);
+        at.map(|at| waiting.swap_remove(at));
     }
+    result
 }
 
 /// Counts the runs of a thread that polls as waiting from now on.
@@ -195,7 +161,8 @@ fn waits_no_more(run: Option<Run>) {
 pub(super) fn holds_up(key: TaskKey) -> bool {
     // A close inside of a run waits neither for that run, nor for runs whose threads wait for an end themselves, of
     // whatever scheduler. So no two of them wait for each other.
-    !is_in_a_run() || !(runs(key) || lock(&WAITING).contains(&key))
+    let runs_it = is_any_run(|(_, here)| *here == key);
+    !is_in_a_run() || !(runs_it || lock(&WAITING).contains(&key))
 }
 
 // ----- turns -----------------------------------------------------------------------------------

@@ -38,16 +38,7 @@ impl Ticker {
     fn run(mut self) {
         // Observers and clocks run on the tick thread between the turns, too (S21).
         let _mark = TurningMark::new(self.engine.shared.id);
-        // User code does not unwind to here (S17), so a panic is a fault of ours.
-        if let Err(fault) = caught(|| self.turn_until_the_end()) {
-            self.engine.fail(fault);
-        }
-        // Closures that nobody takes are dropped here, and not by a caller that only drops its last handle (S24).
-        self.engine.shared.drop_leftovers(self.engine.shared.termination.attend());
-    }
-
-    fn turn_until_the_end(&mut self) {
-        loop {
+        let turn_until_the_end = || loop {
             let cut = self.engine.cut();
             match self.engine.turn(cut) {
                 Next::Again => {}
@@ -55,7 +46,13 @@ impl Ticker {
                 Next::Idle => self.sleep(None),
                 Next::Ended => break,
             }
+        };
+        // User code does not unwind to here (S17), so a panic is a fault of ours.
+        if let Err(fault) = caught(turn_until_the_end) {
+            self.engine.fail(fault);
         }
+        // Closures that nobody takes are dropped here, and not by a caller that only drops its last handle (S24).
+        self.engine.shared.drop_leftovers(self.engine.shared.termination.attend());
     }
 
     /// Sleeps, unless what has come in since the turn cannot wait.
@@ -106,7 +103,6 @@ mod tests {
     use crate::clock::timeline::Timeline;
     use crate::engine::Precision;
     use crate::engine::shared::Shared;
-    use crate::engine::slots::task::Repetition;
     use crate::engine::termination::deadline_after;
     use crate::error::ScheduleError;
     use crate::executor::Inline;
@@ -138,7 +134,7 @@ mod tests {
 
     fn schedule(shared: &Arc<Shared>, seconds: u64) -> Result<(), ScheduleError> {
         let times = shared.watch.after(Duration::from_secs(seconds));
-        let admitted = shared.admit(times, || (), Repetition::NONE, None);
+        let admitted = shared.admit(times, || (), None, None);
         admitted.map(|_| ()).map_err(|(reason, _)| reason)
     }
 
@@ -190,7 +186,7 @@ mod tests {
         let (mut engine, sleeper, reports) = faulty();
         let shared = Arc::clone(&engine.shared);
         let times = shared.watch.after(Duration::from_secs(1_000));
-        let key = shared.admit(times, || (), Repetition::NONE, None).map_err(|(reason, _)| reason);
+        let key = shared.admit(times, || (), None, None).map_err(|(reason, _)| reason);
         let key = key.expect("open");
         let (deadline, runner) = (times.deadline, Runner::TickThread);
         engine.incoming.push(Entry::new(key.slot, key.birth(), deadline, false, runner, false));

@@ -14,7 +14,8 @@ use crate::clock::tick::Moment;
 use crate::executor::numbered::NumberedExecutor;
 use crate::platform::impls::impl_debug;
 use crate::platform::panics::quietly;
-use crate::wheel::entry::{Entry, SchedulerId};
+use crate::wheel::Timed;
+use crate::wheel::entry::Entry;
 
 type Closure = Box<dyn FnOnce() + Send>;
 
@@ -30,8 +31,6 @@ pub(crate) trait TaskOwner: Send + Sync {
     fn count_refused(&self);
     /// Has a task handed over again, which came back elsewhere.
     fn hand_over_again(&self, entry: Entry);
-    /// Loads the task's holder into the cache, because it will be run soon.
-    fn prefetch(&self, entry: Entry);
     /// Returns true if the task is still to run.
     fn is_pending(&self, entry: Entry) -> bool;
     /// Returns the name of the task's closure, or `None` if the task is not pending any more.
@@ -40,7 +39,6 @@ pub(crate) trait TaskOwner: Send + Sync {
     fn now(&self) -> Option<Instant>;
     /// Converts a moment of the scheduler's timeline.
     fn instant(&self, moment: Moment) -> Instant;
-    fn id(&self) -> SchedulerId;
 }
 
 /// The scheduler of a due task, and the backlog of the executor that it was handed to.
@@ -258,13 +256,13 @@ impl DueTask {
     }
 
     /// Takes all layers off. Returns the entry of a task of this owner, or the task itself if it belongs to another one.
-    fn into_entry(mut self, owner: SchedulerId) -> Result<Entry, DueTask> {
+    fn into_entry(mut self, owner: &Arc<dyn TaskOwner>) -> Result<Entry, DueTask> {
         while let Inner::Wrapped { task, run } = self.0 {
             self = *task;
             quietly(|| drop(run)); // user code
         }
         match self.0 {
-            Inner::Scheduled(mut task) if task.origin.owner.id() == owner => {
+            Inner::Scheduled(mut task) if Arc::ptr_eq(&task.origin.owner, owner) => {
                 task.is_settled = true;
                 task.origin.count_refused(); // by the executor that has it, which need not be that of the batch
                 Ok(task.entry)
@@ -465,7 +463,7 @@ impl DueBatch {
     pub fn reject(&mut self, rejected: Rejected) {
         self.given_back.for_good |= rejected.is_for_good();
         // An executor that serves several schedulers may reject a task here that came in the batch of another one.
-        match rejected.into_task().into_entry(self.origin.owner.id()) {
+        match rejected.into_task().into_entry(&self.origin.owner) {
             Ok(due) => self.given_back.refused.push(due),
             Err(other) => self.given_back.of_others.push(other),
         }
@@ -502,7 +500,7 @@ impl Iterator for DueBatch {
     fn next(&mut self) -> Option<DueTask> {
         loop {
             let due = self.due.get(self.taken).copied()?;
-            self.due.get(self.taken + AHEAD).inspect(|soon| self.origin.owner.prefetch(**soon));
+            self.due.get(self.taken + AHEAD).inspect(|soon| soon.prefetch());
             self.taken += 1;
             // A hint that spares executors most of what was cancelled. The claim decides.
             if self.origin.owner.is_pending(due) {

@@ -25,6 +25,7 @@ use crate::platform::impls::impl_debug;
 use crate::platform::panics::quietly;
 use crate::platform::sleep::wake_as_usual;
 use crate::platform::sync::lock_std;
+use crate::wheel::Timed;
 use crate::wheel::entry::Entry;
 
 /// An executor that runs tasks on threads of its own, which start on first use.
@@ -366,7 +367,7 @@ impl QueuedBatch {
             // Relaxed: the queue's lock has published the batch, and each index is given out once.
             let index = self.taken.fetch_add(1, Ordering::Relaxed);
             let Some(due) = self.due.get(index) else { break };
-            self.due.get(index + AHEAD).inspect(|soon| origin.owner.prefetch(**soon));
+            self.due.get(index + AHEAD).inspect(|soon| soon.prefetch());
             origin.run(*due);
         }
     }

@@ -46,7 +46,7 @@ pub(crate) use {in_models, outside_models};
 /// True in a build for loom, in which atomics and cells are larger.
 pub(crate) const IS_MODEL: bool = cfg!(loom);
 
-/// The size of a magazine, of which each thread has two. It is small in a model, so that slots come and go.
+/// The size of a magazine, of which each thread has at most two. It is small in a model, so that slots come and go.
 pub(crate) const MAGAZINE: usize = if cfg!(loom) { 2 } else { 128 };
 
 /// The number of records in a block of a lane. It is small in a model, so that a lane has several blocks.
@@ -202,7 +202,7 @@ fn load_in_models() {
 #[cfg(not(all(test, loom)))]
 mod real {
     /// std's cell with the interface of loom's, which lends a pointer to a closure.
-    #[derive(Debug)]
+    #[derive(Debug, Default)]
     #[repr(transparent)]
     pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
 

@@ -213,7 +213,8 @@ impl Driver {
         if self.shared.is_turned_here() {
             return 0; // time does not pass inside a task
         }
-        let before = self.shared.fired();
+        let fired = || self.shared.intake.sum(|counts| counts.fired.get());
+        let before = fired();
         // Counted from before the first turn, so the time that runs take is part of it.
         let target = short_of_never(after(self.reading(), by));
         // From deadline to deadline, so each task sees the time at which it was due.
@@ -229,7 +230,7 @@ impl Driver {
         }
         self.end_if_stopped();
         self.resume_panic();
-        usize::try_from(self.shared.fired() - before).unwrap_or(usize::MAX)
+        usize::try_from(fired() - before).unwrap_or(usize::MAX)
     }
 
     /// Returns the earliest deadline of what is still pending, whether the engine has looked at it yet or not. `None` if
@@ -386,7 +387,7 @@ mod tests {
             |number| shared.own_executors.find(number).expect("its handle lives").backlog.clone();
         let (of_own, of_inline, of_busy) = (find(1), find(2), find(3));
         let ahead = || {
-            let of_default = shared.backlog.ahead() - shared.intake.done();
+            let of_default = shared.backlog.ahead() - shared.intake.sum(|counts| counts.done.get());
             (of_default, of_own.ahead(), of_inline.ahead() + of_busy.ahead())
         };
         let schedule =

@@ -22,7 +22,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use crate::clock::repeat::Kind;
 use crate::clock::tick::Moment;
 use crate::engine::admit::Reservation;
 use crate::engine::shared::Shared;
@@ -248,8 +247,8 @@ impl PendingTask {
 
     /// Returns the period or the gap of a repeating task, and `None` for a one-shot.
     pub fn period(&self) -> Option<Duration> {
-        let task = self.task.filter(|task| task.kind != Kind::Once)?;
-        Some(Duration::from_nanos(task.period))
+        let period = self.task?.period;
+        (period > 0).then(|| Duration::from_nanos(period))
     }
 
     /// Returns the type name of the task's closure, which tells where it was written. If the task was cancelled, or its
@@ -398,16 +397,14 @@ impl PendingTask {
     ) -> Result<Cancellable, ScheduleError> {
         let Some(task) = self.task else { return Ok(Cancellable::already_cancelled()) };
         let shared = Arc::clone(&reservation.shared);
-        let (here, there, from) = (self.shared.watch.now(), shared.watch.now(), self.shared.id);
+        let (here, there, from) = (self.shared.watch.now(), shared.watch.now(), &self.shared);
         // A reset may move the deadline until the task is held, so the translation is called then.
         let deadline = move |deadline| there.after(remaining(deadline, here));
-        let moved =
+        let is_moved =
             shared.admit_leftover(task.key, from, there, deadline, executor, reservation)?;
         self.task = None;
-        // It may be the last hold on an executor, which is user code.
-        self.shared.hooks.catch(|| drop(moved.old_executor));
         // A series that was in a run may be over because it has ended itself. Its holder knows.
-        let is_cancelled = moved.was_cancelled && !was_in_run;
+        let is_cancelled = !is_moved && !was_in_run;
         let handle = if is_cancelled { Cancellable::cancelled } else { Cancellable::new };
         Ok(handle(task.key, shared.id))
     }

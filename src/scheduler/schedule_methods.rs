@@ -11,7 +11,6 @@ use super::schedule_trait::Scheduled;
 use crate::clock::repeat::{Period, Repeat};
 use crate::clock::tick::Times;
 use crate::engine::shared::Shared;
-use crate::engine::slots::task::Repetition;
 use crate::engine::slots::{Content, InSpan, Named, Series};
 use crate::error::{ScheduleError, TryScheduleError};
 use crate::executor::numbered::NumberedExecutor;
@@ -37,11 +36,11 @@ fn admit_out_of_line<T: Content, E>(
     shared: &Shared,
     times: Times,
     task: T,
-    repetition: Repetition,
+    period: Option<Period>,
     own: Option<&Arc<NumberedExecutor>>,
     refuse: impl FnOnce(&Shared, ScheduleError, T) -> E,
 ) -> Result<TaskKey, E> {
-    let admitted = shared.admit(times, task, repetition, own);
+    let admitted = shared.admit(times, task, period, own);
     admitted.map_err(|(reason, task)| refuse(shared, reason, task))
 }
 
@@ -146,13 +145,13 @@ impl Scheduler {
     ) -> Result<Cancellable, E> {
         // Only a task that is scheduled inside a span carries one, which costs room in its holder.
         match trace::current_span() {
-            None => self.admit_or(times, task, Repetition::NONE, refuse),
+            None => self.admit_or(times, task, None, refuse),
             Some(span) => {
                 let refuse = |shared: &Shared, reason, refused: InSpan<T>| {
                     shared.hooks.catch(|| drop(refused.span)); // a subscriber is user code
                     refuse(shared, reason, refused.task)
                 };
-                self.admit_or(times, InSpan { span, task }, Repetition::NONE, refuse)
+                self.admit_or(times, InSpan { span, task }, None, refuse)
             }
         }
     }
@@ -164,11 +163,11 @@ impl Scheduler {
         &self,
         times: Times,
         task: T,
-        repetition: Repetition,
+        period: Option<Period>,
         refuse: impl FnOnce(&Shared, ScheduleError, T) -> E,
     ) -> Result<Cancellable, E> {
         let (shared, own) = (self.shared(), self.own.as_ref());
-        let key = admit_out_of_line(shared, times, task, repetition, own, refuse)?;
+        let key = admit_out_of_line(shared, times, task, period, own, refuse)?;
         Ok(Cancellable::new(key, shared.id))
     }
 
@@ -301,12 +300,12 @@ impl Scheduler {
         R: Repeat,
         F: FnMut() -> R + Send + 'static,
     {
-        let Some(repetition) = Repetition::of(period) else {
+        if period.duration().is_zero() {
             return Err(TryScheduleError::new(ScheduleError::ZeroPeriod, task));
-        };
+        }
         let times = self.shared().watch.after(initial);
         let back = |shared: &_, reason, Series(task)| give_back(shared, reason, task);
-        self.admit_or(times, Series(task), repetition, back)
+        self.admit_or(times, Series(task), Some(period), back)
     }
 
     /// Admits a series. A task that is refused is dropped.
@@ -316,11 +315,11 @@ impl Scheduler {
         period: Period,
         task: T,
     ) -> Scheduled {
-        let Some(repetition) = Repetition::of(period) else {
+        if period.duration().is_zero() {
             return Err(drop_refused(self.shared(), ScheduleError::ZeroPeriod, task));
-        };
+        }
         let times = self.shared().watch.after(initial);
-        self.admit_or(times, task, repetition, drop_refused)
+        self.admit_or(times, task, Some(period), drop_refused)
     }
 
     // ----- with a name (S31) ---------------------------------------------------------------

@@ -12,7 +12,7 @@ const HOLDERS: u32 = 128;
 
 lazy_static! {
     static ref PAGES: Vec<TaskHolder> = (0..HOLDERS).map(|_| TaskHolder::new()).collect();
-    static ref ANNEXES: Vec<Annex> = (0..HOLDERS).map(|_| Annex::new()).collect();
+    static ref ANNEXES: Vec<Annex> = (0..HOLDERS).map(|_| Annex::default()).collect();
     static ref GIVEN_BACK: AtomicU32 = AtomicU32::new(0);
 }
 
@@ -29,10 +29,8 @@ pub(crate) fn prefetch(_slot: u32) {}
 /// A model has its two pages from the beginning.
 pub(crate) struct Block;
 
-impl Block {
-    pub(crate) fn map(_is_ahead: bool) -> Option<Block> {
-        Some(Block)
-    }
+pub(crate) fn map(_is_ahead: bool) -> Option<Block> {
+    Some(Block)
 }
 
 pub(crate) fn publish(_number: usize, _block: Block) {}

@@ -10,7 +10,6 @@ use super::ends::{self, Keeper};
 use crate::clock::tick::Moment;
 use crate::clock::tick::Times;
 use crate::engine::slots::deadline::{self, CameOut, Reset};
-use crate::engine::slots::task::{Repetition, Vacancy};
 use crate::engine::slots::{Running, magazines, task};
 use crate::platform::sync::{Ordering, lock};
 use crate::wheel::entry::{Entry, Runner, SchedulerId, TaskKey};
@@ -201,8 +200,8 @@ fn models_reset_against_close() {
 #[test]
 fn models_a_reset_that_the_engine_refuses_against_claim() {
     loom::model(|| {
-        let vacancy = Vacancy::take().expect("a page of them");
-        let key = vacancy.fill(|| (), Repetition::NONE, None, Moment(5), SchedulerId::FIRST);
+        let filled = task::fill(|| (), None, None, Moment(5), SchedulerId::FIRST);
+        let key = filled.unwrap_or_else(|_| panic!("a page of them"));
         let entry = entry_of(key);
         let times = Times { now: Moment(0), deadline: Moment(3) };
         let resetter = thread::spawn(move || {
@@ -385,8 +384,8 @@ fn models_a_look_at_the_deadline_against_reuse() {
 #[test]
 fn models_postpone_against_claim() {
     loom::model(|| {
-        let vacancy = Vacancy::take().expect("a page of them");
-        let key = vacancy.fill(|| (), Repetition::NONE, None, Moment(5), SchedulerId::FIRST);
+        let filled = task::fill(|| (), None, None, Moment(5), SchedulerId::FIRST);
+        let key = filled.unwrap_or_else(|_| panic!("a page of them"));
         let entry = entry_of(key);
         let claim = |filed: &mut Option<Entry>| {
             let announce = |again| filed.replace(again).is_none();

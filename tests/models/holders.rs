@@ -3,18 +3,18 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
 
 use loom::sync::atomic::AtomicU64;
 use loom::thread;
 
 use crate::Cancellable;
-use crate::clock::repeat::Kind;
+use crate::clock::repeat::Period;
 use crate::clock::tick::Moment;
 use crate::engine::slots::deadline::Rearmed;
 use crate::engine::slots::depot::depot;
 use crate::engine::slots::state::NotEnded;
-use crate::engine::slots::task::{Repetition, Vacancy};
-use crate::engine::slots::{Running, Series, magazines, task, trim};
+use crate::engine::slots::{Content, Running, Series, magazines, task, trim};
 use crate::platform::sync::Ordering;
 use crate::wheel::entry::{Entry, Runner, SchedulerId, TaskKey};
 
@@ -40,16 +40,15 @@ impl Ledger {
     }
 }
 
+fn fill(task: impl Content, period: Option<Period>) -> TaskKey {
+    let filled = task::fill(task, period, None, Moment(1), SchedulerId::FIRST);
+    filled.unwrap_or_else(|_| panic!("a page of them"))
+}
+
 fn schedule(ledger: &Arc<Ledger>) -> TaskKey {
     let capture = Capture(Arc::clone(ledger));
     let task = move || _ = capture.0.runs.fetch_add(1, Ordering::Relaxed);
-    Vacancy::take().expect("a page of them").fill(
-        task,
-        Repetition::NONE,
-        None,
-        Moment(1),
-        SchedulerId::FIRST,
-    )
+    fill(task, None)
 }
 
 /// Returns the first entry of a task.
@@ -119,19 +118,13 @@ fn models_rearm_against_cancel() {
             capture.0.runs.fetch_add(1, Ordering::Relaxed);
             ControlFlow::Continue(())
         });
-        let rate = Repetition { kind: Kind::RateBurst, period: 1 };
-        let key = Vacancy::take().expect("a page of them").fill(
-            task,
-            rate,
-            None,
-            Moment(1),
-            SchedulerId::FIRST,
-        );
+        let rate = Period::fixed_rate(Duration::from_nanos(1));
+        let key = fill(task, Some(rate));
         let runner = thread::spawn(move || {
             let mut entry = entry_of(key);
             for _ in 0..2 {
                 let Some(mut task) = claim(entry) else { return };
-                assert_eq!(task.period(), 1);
+                assert_eq!(task::period(key.slot), 1);
                 assert!(task.run_in_place().is_continue());
                 let announce = |next| {
                     entry = next;
@@ -166,13 +159,7 @@ fn models_done_shows_what_was_done() {
         let result = Arc::new(AtomicU64::new(0));
         let write = Arc::clone(&result);
         let task = move || write.store(7, Ordering::Relaxed);
-        let key = Vacancy::take().expect("a page of them").fill(
-            task,
-            Repetition::NONE,
-            None,
-            Moment(1),
-            SchedulerId::FIRST,
-        );
+        let key = fill(task, None);
         let handle = Cancellable::new(key, SchedulerId::FIRST);
         let reader = thread::spawn(move || {
             if handle.is_done() {

@@ -23,7 +23,7 @@ fn record(name: u64) -> Record {
 fn models_a_push_is_taken_or_refused() {
     loom::model(|| {
         let mut writer = Intake::new(false, None).take_lane();
-        let mut reader = LaneReader::new(&writer.lane);
+        let mut reader = LaneReader::new(&writer);
         let writing = thread::spawn(move || {
             (1..=3_u64).take_while(|name| writer.push(record(*name)).is_ok()).count()
         });
@@ -59,7 +59,7 @@ fn pushes_are_seen_or_signalled(most: usize) {
     let reading = {
         let intake = Arc::clone(&intake);
         thread::spawn(move || {
-            let (mut reader, mut taken) = (IntakeReader::new(), Vec::new());
+            let (mut reader, mut taken) = (IntakeReader::default(), Vec::new());
             for _ in 0..2 {
                 let cut = intake.cut(0);
                 reader.take(&intake, cut, most, |record| taken.push(record.entry.name));
@@ -104,7 +104,7 @@ fn models_a_lane_that_is_open_is_listed_once() {
         };
         push(1);
         push(2);
-        let (mut reader, mut taken) = (IntakeReader::new(), Vec::new());
+        let (mut reader, mut taken) = (IntakeReader::default(), Vec::new());
         reader.take(&intake, intake.cut(0), 1, |record| taken.push(record.entry.name));
         let reading = {
             let intake = Arc::clone(&intake);
@@ -150,7 +150,7 @@ fn models_no_record_comes_before_what_was_scheduled_before_it() {
         let reading = {
             let intake = Arc::clone(&intake);
             thread::spawn(move || {
-                let (mut reader, mut names) = (IntakeReader::new(), Vec::new());
+                let (mut reader, mut names) = (IntakeReader::default(), Vec::new());
                 let cut = intake.cut(0);
                 reader.take(&intake, cut, usize::MAX, |record| names.push(record.entry.name));
                 let is_alone = names.contains(&2) && !names.contains(&1);

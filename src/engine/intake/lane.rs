@@ -18,17 +18,15 @@
 //!
 //! Stamps in a lane never go down, so a merge of lanes by their first stamps is in order.
 
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 
 use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
 
-use crate::backpressure::{Backpressure, PendingLimit};
+use crate::backpressure::PendingLimit;
 use crate::error::Refused;
 use crate::observe::stats::{Counter, Counts};
-use crate::platform::sync::{
-    AtomicBool, AtomicU64, InOrder, LANE_BLOCK as BLOCK, Ordering, lock_std,
-};
+use crate::platform::sync::{AtomicBool, AtomicU64, InOrder, LANE_BLOCK as BLOCK, Ordering};
 use crate::wheel::entry::Entry;
 
 /// The bit of `published` that says that the lane is closed (LANE-3).
@@ -100,8 +98,6 @@ pub(crate) struct Lane {
     /// The link to the next lane on the ready list. The writer sets it after `listed`, and before its exchange puts the
     /// lane on the list.
     pub(super) next: AtomicU64,
-    /// The first block of all, on its way from the writer to the reader.
-    first: Mutex<Option<Arc<Block>>>,
     spare: ArrayQueue<Arc<Block>>,
     pub(crate) counts: CachePadded<Counts>,
     /// Written by the owner of the lane, and shown nowhere.
@@ -113,6 +109,7 @@ pub(crate) struct Lane {
 /// What all lanes share with their reader: the ready list, and numbers that tell how far behind it is.
 ///
 /// The numbers and hints only decide whether a thread sleeps or wakes, so all accesses to them are Relaxed.
+#[derive(Default)]
 pub(super) struct Signals {
     /// The link to the first lane of the ready list: the lane's number plus one, or 0 if the list is empty.
     pub(super) ready: CachePadded<AtomicU64>,
@@ -126,7 +123,6 @@ pub(super) struct Signals {
     pub(super) is_late: AtomicBool,
     /// A thread has cancelled many tasks since the engine looked.
     pub(super) many_cancelled: AtomicBool,
-    pub(super) pressure: Backpressure,
     /// The deadline of some task was moved.
     pub(super) has_resets: AtomicBool,
 }
@@ -146,7 +142,6 @@ impl Lane {
             published: CachePadded::new(AtomicU64::new(0)),
             listed: AtomicBool::new(false),
             next: AtomicU64::new(0),
-            first: Mutex::new(None),
             spare: ArrayQueue::new(SPARE_BLOCKS),
             counts: CachePadded::default(),
             uncounted_cancels: Counter::default(),
@@ -229,7 +224,7 @@ impl Lane {
 /// The writer's end of a lane. The thread that holds it may write the lane and its counters.
 pub(crate) struct LaneWriter {
     pub(crate) lane: Arc<Lane>,
-    block: Option<Arc<Block>>,
+    block: Arc<Block>,
     /// The stamp of the first record of that block.
     block_since: u64,
     /// The block that was filled last.
@@ -238,12 +233,6 @@ pub(crate) struct LaneWriter {
     published: u64,
     /// The highest stamp so far.
     stamp: u64,
-}
-
-/// What [`LaneWriter::push`] returns for a record that was published.
-pub(crate) struct Pushed {
-    /// It is the first one of a new block, so the block before is full: see `LaneWriter::filled`.
-    pub(crate) filled: bool,
 }
 
 /// A block that is full.
@@ -258,12 +247,13 @@ pub(crate) struct Filled {
 impl LaneWriter {
     pub(crate) fn new(lane: Arc<Lane>) -> LaneWriter {
         let filled = Filled { blocks: 0, since: 0 };
-        LaneWriter { lane, block: None, block_since: 0, filled, published: 0, stamp: 0 }
+        LaneWriter { lane, block: Block::new(), block_since: 0, filled, published: 0, stamp: 0 }
     }
 
-    /// Publishes the record of a task, and counts a task that `is_new`.
+    /// Publishes the record of a task, and counts a task that `is_new`. Returns true if the record is the first one of a new
+    /// block, so that the block before is full: see `filled`.
     #[inline]
-    pub(crate) fn publish(&mut self, record: Record, is_new: bool) -> Result<Pushed, Refused> {
+    pub(crate) fn publish(&mut self, record: Record, is_new: bool) -> Result<bool, Refused> {
         // Before the push, so that nobody sees a task run that was not counted (COUNT-1 in `stats`).
         self.lane.counts.scheduled.add(u64::from(is_new));
         let pushed = self.push(record);
@@ -275,14 +265,13 @@ impl LaneWriter {
 
     /// Publishes a record, and lists the lane unless it is listed.
     #[inline]
-    pub(crate) fn push(&mut self, mut record: Record) -> Result<Pushed, Refused> {
+    pub(crate) fn push(&mut self, mut record: Record) -> Result<bool, Refused> {
         // A caller with an older reading of the clock counts as scheduled after all that is here: stamps never go down.
         self.stamp = self.stamp.max(record.stamp);
         record.stamp = self.stamp;
         let index = self.published as usize % BLOCK;
         let filled = index == 0 && self.begin_block(record.stamp)?;
-        let Some(block) = &self.block else { return Err(Refused) };
-        block.put(index, record);
+        self.block.put(index, record);
         // The one read-modify-write of a schedule. It publishes the record (LANE-1), it is the writer's half of the
         // sleep protocol (WAKE-4), and its old value tells of a close (LANE-3).
         let before = self.lane.published.swap_in_order(self.published + 1);
@@ -296,10 +285,10 @@ impl LaneWriter {
         if !self.lane.listed.load_in_order() {
             self.lane.enlist();
         }
-        Ok(Pushed { filled })
+        Ok(filled)
     }
 
-    /// Begins a new block. Returns true if there was a block before, which is full and is counted.
+    /// Begins a new block, unless it is the first one. Returns true if there was a block before, which is full and is counted.
     #[cold]
     fn begin_block(&mut self, stamp: u64) -> Result<bool, Refused> {
         // A closed lane is refused here already. Otherwise each refused record at the border of a block would add an
@@ -308,11 +297,11 @@ impl LaneWriter {
             return Err(Refused);
         }
         let since = std::mem::replace(&mut self.block_since, stamp);
-        let fresh = self.lane.spare.pop().unwrap_or_else(Block::new);
-        let Some(last) = self.block.replace(Arc::clone(&fresh)) else {
-            *lock_std(&self.lane.first) = Some(fresh);
+        if self.published == 0 {
             return Ok(false);
-        };
+        }
+        let fresh = self.lane.spare.pop().unwrap_or_else(Block::new);
+        let last = std::mem::replace(&mut self.block, Arc::clone(&fresh));
         // The reader looks for it only once a record in it is published.
         drop(last.next.set(fresh));
         let blocks = self.lane.signals.filled.fetch_add(1, Ordering::Relaxed) + 1;
@@ -324,7 +313,7 @@ impl LaneWriter {
 /// The reader's end of a lane.
 pub(crate) struct LaneReader {
     pub(super) lane: Arc<Lane>,
-    block: Option<Arc<Block>>,
+    block: Arc<Block>,
     /// The next record in that block, or the block's length if the next block comes first.
     index: usize,
     taken: u64,
@@ -335,9 +324,10 @@ pub(crate) struct LaneReader {
 }
 
 impl LaneReader {
-    pub(crate) fn new(lane: &Arc<Lane>) -> LaneReader {
-        let (lane, block, index) = (Arc::clone(lane), None, BLOCK);
-        LaneReader { lane, block, index, taken: 0, seen: 0, is_open: false }
+    /// Makes the reader's end of a lane whose writer has published nothing.
+    pub(crate) fn new(writer: &LaneWriter) -> LaneReader {
+        let (lane, block) = (Arc::clone(&writer.lane), Arc::clone(&writer.block));
+        LaneReader { lane, block, index: 0, taken: 0, seen: 0, is_open: false }
     }
 
     /// Notes how much is published. If the lane was on the ready list, `listed` has been cleared before (WAKE-4). The
@@ -360,22 +350,19 @@ impl LaneReader {
         if self.index == BLOCK {
             self.next_block();
         }
-        Some(self.block.as_ref()?.get(self.index))
+        Some(self.block.get(self.index))
     }
 
     /// Returns what was seen and not taken, in order, and takes nothing.
     pub(super) fn peek(&self) -> impl Iterator<Item = Record> {
-        let (mut block, mut index) = match &self.block {
-            Some(block) => (Some(Arc::clone(block)), self.index),
-            None => (lock_std(&self.lane.first).clone(), 0),
-        };
+        let (mut block, mut index) = (Arc::clone(&self.block), self.index);
         (0..self.left()).map_while(move |_| {
             if index == BLOCK {
-                block = block.take()?.next.get().cloned();
+                block = Arc::clone(block.next.get()?);
                 index = 0;
             }
             index += 1;
-            Some(block.as_ref()?.get(index - 1))
+            Some(block.get(index - 1))
         })
     }
 
@@ -392,9 +379,8 @@ impl LaneReader {
             if self.index == BLOCK {
                 self.next_block();
             }
-            let Some(block) = &self.block else { break };
             let run = (most - count).min(BLOCK - self.index).min(self.left() as usize);
-            let records = &block.records[self.index..self.index + run];
+            let records = &self.block.records[self.index..self.index + run];
             let mut took = 0;
             for words in records {
                 let record = Record::read(words);
@@ -426,12 +412,9 @@ impl LaneReader {
     /// Goes on to the next block, and gives the emptied one back. If `spare` is full the block is freed, so a rare peak
     /// leaves no memory behind.
     fn next_block(&mut self) {
-        let next = match &self.block {
-            Some(block) => block.next.get().cloned(),
-            None => lock_std(&self.lane.first).take(),
-        };
+        let next = Arc::clone(self.block.next.get().expect("a record in it was seen"));
+        let mut emptied = std::mem::replace(&mut self.block, next);
         self.index = 0;
-        let Some(mut emptied) = std::mem::replace(&mut self.block, next) else { return };
         self.lane.signals.emptied.add(1);
         // The reader goes on only for a record that is published in the next block. By then the writer has let go of
         // this one, so it belongs to the reader alone.
@@ -461,17 +444,17 @@ mod tests {
     #[test]
     fn what_a_closed_lane_refuses_leaves_nothing_behind() {
         let mut writer = Intake::new(true, None).take_lane();
-        LaneReader::new(&writer.lane).close();
+        LaneReader::new(&writer).close();
         for _ in 0..3 {
             assert!(writer.push(Record { entry: Entry::default(), stamp: 1 }).is_err());
         }
-        assert!(lock_std(&writer.lane.first).is_none() && writer.block.is_none());
+        assert!(writer.block.next.get().is_none() && writer.published == 0);
     }
 
     #[test]
     fn an_entry_survives_its_way_through_the_lane() {
         let mut writer = Intake::new(true, None).take_lane();
-        let mut reader = LaneReader::new(&writer.lane);
+        let mut reader = LaneReader::new(&writer);
         for is_series in [false, true] {
             let entry = Entry::new(SLOT, u32::MAX, Moment(42), true, Runner::Own, is_series);
             assert!(writer.push(Record { entry, stamp: 7 }).is_ok());

@@ -44,8 +44,8 @@ use crossbeam_utils::CachePadded;
 
 use self::lane::{Filled, Lane, LaneReader, LaneWriter, Signals};
 use crate::backpressure::{Backpressure, Flow, PendingLimit};
-use crate::observe::stats::Counter;
-use crate::platform::sync::{AtomicBool, AtomicU64, Mutex, Ordering, lock};
+use crate::observe::stats::Counts;
+use crate::platform::sync::{AtomicU64, Mutex, Ordering, lock};
 
 /// How many filled blocks the reader may be behind the writers: 262,144 records, which take 6.3 MB and some ten
 /// milliseconds of the tick thread.
@@ -70,18 +70,15 @@ pub(crate) struct Intake {
     lanes: Mutex<Lanes>,
     /// A task that is about to come in enters it. A task that is in leaves it through a lane.
     pub(crate) limit: Arc<PendingLimit>,
-    order: Order,
+    pub(crate) pressure: Backpressure,
+    /// Stamps are values of this count if the clock cannot tell which of two calls came first.
+    count: Option<CachePadded<AtomicU64>>,
     /// The cut of the last turn. Written by the engine alone.
     last_cut: AtomicU64,
 }
 
-/// Tells which of two calls came first.
-enum Order {
-    Clock,
-    Count(CachePadded<AtomicU64>),
-}
-
 /// All lanes, and what becomes of their ends.
+#[derive(Default)]
 struct Lanes {
     all: Vec<Arc<Lane>>,
     /// Readers' ends that the engine has not fetched yet.
@@ -93,50 +90,38 @@ struct Lanes {
 
 impl Intake {
     pub(crate) fn new(clock_tells_order: bool, max_pending: Option<usize>) -> Intake {
-        let signals = Signals {
-            ready: CachePadded::new(AtomicU64::new(0)),
-            filled: CachePadded::new(AtomicU64::new(0)),
-            emptied: Counter::default(),
-            looks: Counter::default(),
-            is_late: AtomicBool::new(false),
-            many_cancelled: AtomicBool::new(false),
+        Intake {
+            signals: Arc::default(),
+            lanes: Mutex::default(),
+            limit: Arc::new(PendingLimit::new(max_pending)),
             pressure: Backpressure::new(BLOCKS_AHEAD),
-            has_resets: AtomicBool::new(false),
-        };
-        let lanes =
-            Lanes { all: Vec::new(), fresh: Vec::new(), idle: Vec::new(), is_closed: false };
-        let order = if clock_tells_order {
-            Order::Clock
-        } else {
-            Order::Count(CachePadded::new(AtomicU64::new(0)))
-        };
-        let limit = Arc::new(PendingLimit::new(max_pending));
-        let (signals, last_cut) = (Arc::new(signals), AtomicU64::new(0));
-        Intake { signals, lanes: Mutex::new(lanes), limit, order, last_cut }
+            count: (!clock_tells_order).then(CachePadded::default),
+            last_cut: AtomicU64::default(),
+        }
     }
 
     /// Returns true if stamps are readings of the clock, and false if they are a shared count.
     #[inline]
     pub(crate) fn is_by_clock(&self) -> bool {
-        matches!(self.order, Order::Clock)
+        self.count.is_none()
     }
 
     /// Returns the stamp of a call that read the clock at `now`.
     #[inline]
     pub(crate) fn stamp(&self, now: u64) -> u64 {
-        match &self.order {
-            Order::Clock => now.min(u64::MAX - 1), // the last cut of all lies behind it
+        match &self.count {
+            None => now.min(u64::MAX - 1), // the last cut of all lies behind it
             // Release: pairs with the Acquire in `cut` (INTAKE-3).
-            Order::Count(count) => count.fetch_add(1, Ordering::Release),
+            Some(count) => count.fetch_add(1, Ordering::Release),
         }
     }
 
     /// Returns the cut of a turn that read the clock at `now`: what is stamped below it belongs to the turn.
     pub(crate) fn cut(&self, now: u64) -> u64 {
-        match &self.order {
-            Order::Clock => now,
+        match &self.count {
+            None => now,
             // Acquire: pairs with the Release in `stamp` (INTAKE-3).
-            Order::Count(count) => count.load(Ordering::Acquire),
+            Some(count) => count.load(Ordering::Acquire),
         }
     }
 
@@ -154,15 +139,15 @@ impl Intake {
             return writer;
         }
         let (number, signals) = (lanes.all.len(), Arc::clone(&self.signals));
-        let lane = Lane::new(number, Arc::clone(&self.limit), signals);
+        let writer = LaneWriter::new(Lane::new(number, Arc::clone(&self.limit), signals));
         // The reader has closed all lanes that it knew. This one has to refuse as they do.
         if lanes.is_closed {
-            lane.close();
+            writer.lane.close();
         } else {
-            lanes.fresh.push(LaneReader::new(&lane));
+            lanes.fresh.push(LaneReader::new(&writer));
         }
-        lanes.all.push(Arc::clone(&lane));
-        LaneWriter::new(lane)
+        lanes.all.push(Arc::clone(&writer.lane));
+        writer
     }
 
     /// Keeps the lane of a thread that has ended, for the next thread.
@@ -170,11 +155,11 @@ impl Intake {
         lock(&self.lanes).idle.push(writer);
     }
 
-    /// Returns how many tasks the scheduler's executor has done.
-    pub(crate) fn done(&self) -> u64 {
-        let mut done = 0;
-        self.each_lane(|lane| done += lane.counts.done.get());
-        done
+    /// Adds up what `count` returns for each lane.
+    pub(crate) fn sum(&self, count: impl Fn(&Counts) -> u64) -> u64 {
+        let mut sum = 0;
+        self.each_lane(|lane| sum += count(&lane.counts));
+        sum
     }
 
     /// Visits all lanes, to add up their counters.
@@ -196,22 +181,18 @@ impl Intake {
     /// Describes how the intake stands, in lines, for [`Shared::dump`](super::shared::Shared::dump).
     pub(super) fn describe(&self) -> Vec<String> {
         let signals = &self.signals;
-        let first = signals.ready.load(Ordering::Relaxed).checked_sub(1);
+        let ready = match signals.ready.load(Ordering::Relaxed) {
+            0 => "empty".to_owned(),
+            link => format!("lane {} is first", link - 1),
+        };
+        let filled = signals.filled.load(Ordering::Relaxed);
+        let (emptied, looks) = (signals.emptied.get(), signals.looks.get());
+        let [is_late, many_cancelled] =
+            [&signals.is_late, &signals.many_cancelled].map(|hint| hint.load(Ordering::Relaxed));
         let mut lines = vec![
-            first.map_or("ready list: empty".into(), |lane| {
-                format!("ready list: lane {lane} is first")
-            }),
-            format!(
-                "blocks: {} filled, {} emptied, after {} looks",
-                signals.filled.load(Ordering::Relaxed),
-                signals.emptied.get(),
-                signals.looks.get(),
-            ),
-            format!(
-                "hints: is_late {}, many_cancelled {}",
-                signals.is_late.load(Ordering::Relaxed),
-                signals.many_cancelled.load(Ordering::Relaxed),
-            ),
+            format!("ready list: {ready}"),
+            format!("blocks: {filled} filled, {emptied} emptied, after {looks} looks"),
+            format!("hints: is_late {is_late}, many_cancelled {many_cancelled}"),
         ];
         let mut count = 0;
         self.each_lane(|lane| {
@@ -255,30 +236,22 @@ impl Intake {
     /// Returns how many blocks the writers are ahead of the reader. A reader that is late counts as too far behind.
     pub(crate) fn ahead(&self) -> u64 {
         let signals = &self.signals;
-        let emptied = signals.emptied.get();
-        let mut ahead = signals.filled.load(Ordering::Relaxed).saturating_sub(emptied);
+        let ahead = signals.filled.load(Ordering::Relaxed).saturating_sub(signals.emptied.get());
         // The thread is slow, for example because it runs tasks itself, so the bound by count alone would be too much
         // time.
-        if ahead > BLOCKS_ASLEEP && signals.is_late.load(Ordering::Relaxed) {
-            ahead = ahead.max(BLOCKS_AHEAD + 1);
-        }
-        ahead
+        let is_late = ahead > BLOCKS_ASLEEP && signals.is_late.load(Ordering::Relaxed);
+        if is_late { ahead.max(BLOCKS_AHEAD + 1) } else { ahead }
     }
 
     /// Returns how far the writers are ahead of the reader.
     pub(crate) fn flow(&self) -> Flow {
         // A turn that runs many slow tasks itself is progress too, although it takes nothing in meanwhile.
-        let mut passed = self.signals.looks.get();
-        self.each_lane(|lane| passed += lane.counts.fired.get() + lane.counts.dropped.get());
-        Flow { ahead: self.ahead(), passed }
+        let done = self.sum(|counts| counts.fired.get() + counts.dropped.get());
+        Flow { ahead: self.ahead(), passed: self.signals.looks.get() + done }
     }
 
     /// Returns true if writers have filled so much that the reader was woken for it, and has not taken it.
     pub(crate) fn is_far_ahead(&self) -> bool {
         self.ahead() > BLOCKS_ASLEEP
-    }
-
-    pub(crate) fn pressure(&self) -> &Backpressure {
-        &self.signals.pressure
     }
 }

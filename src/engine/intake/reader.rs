@@ -19,9 +19,10 @@ const LATE: u64 = 50_000_000;
 const CHECKED: usize = 64;
 
 /// The reader of an intake, owned by the engine.
+#[derive(Default)]
 pub(crate) struct IntakeReader {
     /// By number.
-    lanes: Vec<LaneReader>,
+    pub(crate) lanes: Vec<LaneReader>,
     /// Lanes that may hold something: those that were on the ready list, and those of which an earlier turn has left
     /// some.
     open: Vec<usize>,
@@ -30,10 +31,6 @@ pub(crate) struct IntakeReader {
 }
 
 impl IntakeReader {
-    pub(crate) fn new() -> IntakeReader {
-        IntakeReader { lanes: Vec::new(), open: Vec::new(), heads: BinaryHeap::new() }
-    }
-
     /// Takes what was stamped before the cut, in order, and at most `most` records. Returns how many.
     pub(crate) fn take(
         &mut self,
@@ -98,10 +95,6 @@ impl IntakeReader {
 
     fn merge(&mut self, cut: u64, most: usize, mut take: impl FnMut(Record)) -> usize {
         let lanes = &mut self.lanes;
-        // With one producer there is nothing to merge, and its records are read in rows.
-        if let [only] = self.open[..] {
-            return lanes[only].take_before(cut, most, take);
-        }
         let heads = self.open.iter().filter_map(|number| {
             let first = lanes[*number].first()?;
             (first.stamp < cut).then_some(Reverse((first.stamp, *number)))
@@ -146,11 +139,6 @@ impl IntakeReader {
     /// Returns true if there is anything that the next turn could take: the sleeper's last look (WAKE-1).
     pub(crate) fn has_more(&self, intake: &Intake) -> bool {
         !self.open.is_empty() || intake.signals.has_ready()
-    }
-
-    /// Returns how many lanes there are.
-    pub(crate) fn lanes(&self) -> usize {
-        self.lanes.len()
     }
 
     /// Closes all lanes, and takes all that was published before: the engine's last look.
@@ -208,7 +196,7 @@ mod tests {
     fn stamps_of_a_lane_never_go_down() {
         let (intake, mut writers) = intake(1);
         [5, 3, 7].iter().for_each(|stamp| push(&mut writers[0], *stamp));
-        assert_eq!(take(&mut IntakeReader::new(), &intake, 100, 100), [5, 5, 7]);
+        assert_eq!(take(&mut IntakeReader::default(), &intake, 100, 100), [5, 5, 7]);
     }
 
     #[test]
@@ -220,7 +208,7 @@ mod tests {
             seed = seed.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(1);
             push(&mut writers[(seed >> 40) as usize % 3], stamp);
         }
-        let mut reader = IntakeReader::new();
+        let mut reader = IntakeReader::default();
         while reader.has_more(&intake) {
             let most = 1 + all.len() / 3;
             let some = take(&mut reader, &intake, 4_000, most);
@@ -239,7 +227,7 @@ mod tests {
     #[test]
     fn a_lane_that_publishes_again_while_it_is_open_is_visited_once() {
         let (intake, mut writers) = intake(2);
-        let mut reader = IntakeReader::new();
+        let mut reader = IntakeReader::default();
         for round in 0..300 {
             push(&mut writers[0], 10 * round);
             push(&mut writers[1], 10 * round + 1);
@@ -251,7 +239,7 @@ mod tests {
     #[test]
     fn s19_a_turn_does_not_follow_a_writer_beyond_its_cut() {
         let (intake, mut writers) = intake(1);
-        let (mut reader, cut) = (IntakeReader::new(), 1_500);
+        let (mut reader, cut) = (IntakeReader::default(), 1_500);
         (0..20_000).for_each(|stamp| push(&mut writers[0], stamp));
         assert_eq!(take(&mut reader, &intake, cut, usize::MAX).len(), 1_500);
         assert!(!reader.is_behind(cut) && reader.has_more(&intake));
@@ -264,7 +252,7 @@ mod tests {
     fn s20_a_close_takes_what_no_turn_has_taken_in_order() {
         let (intake, mut writers) = intake(2);
         (0..3_000).for_each(|stamp| push(&mut writers[stamp as usize % 2], stamp));
-        let mut reader = IntakeReader::new();
+        let mut reader = IntakeReader::default();
         assert!(take(&mut reader, &intake, 500, 300).into_iter().eq(0..300));
         let mut left = Vec::new();
         reader.close(&intake, |record| left.push(record.stamp));
@@ -276,7 +264,7 @@ mod tests {
     fn a_reading_that_is_not_one_goes_on_with_each_turn() {
         let (intake, _) = intake(0);
         assert_eq!(intake.reading_of_last_turn(), 0);
-        take(&mut IntakeReader::new(), &intake, 70, 1);
+        take(&mut IntakeReader::default(), &intake, 70, 1);
         assert_eq!(intake.reading_of_last_turn(), 70);
     }
 
@@ -286,13 +274,13 @@ mod tests {
         let mut filled = Vec::new();
         for stamp in 0..1_000 {
             let writer = &mut writers[stamp as usize % 2];
-            if writer.push(record(stamp)).is_ok_and(|pushed| pushed.filled) {
+            if writer.push(record(stamp)).is_ok_and(|has_filled| has_filled) {
                 filled.push(writer.filled.blocks);
             }
         }
         assert_eq!(filled, [1, 2, 3, 4, 5, 6], "three of each lane");
         assert_eq!(intake.flow().ahead, 6);
-        take(&mut IntakeReader::new(), &intake, u64::MAX, 600);
+        take(&mut IntakeReader::default(), &intake, u64::MAX, 600);
         assert_eq!((intake.flow().ahead, intake.flow().passed), (2, 1));
     }
 

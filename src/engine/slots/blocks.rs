@@ -9,7 +9,7 @@
 //!        '-- index 0x40F3 ------------------------------------^
 //! ```
 //!
-//! Each block has an annex, with 24 bytes more for each holder that few tasks need: see [`Annex`].
+//! Behind each block lies its annex, with 24 bytes more for each holder that few tasks need: see [`Annex`].
 //!
 //! - SLOT-2 A block that is in the directory stays there, mapped, for ever. All zeros are a free holder.
 //! - SLOT-3 Pages go back to the system only by a caller that has all their slots in hand. A stale handle that looks
@@ -20,38 +20,45 @@
 //! In a loom model, `tests/models/blocks.rs` stands in for this file.
 
 use std::ops::Range;
-use std::ptr;
+use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use super::holder::{Annex, BLOCK_BITS, BLOCKS, PAGE, TaskHolder, index_of};
 use crate::platform::{cpu, pages};
 
-static DIRECTORY: [AtomicPtr<TaskHolder>; BLOCKS] =
+/// A block of holders, and its annex.
+#[repr(C)]
+struct Memory {
+    holders: [TaskHolder; 1 << BLOCK_BITS],
+    annexes: [Annex; 1 << BLOCK_BITS],
+}
+
+static DIRECTORY: [AtomicPtr<Memory>; BLOCKS] =
     [const { AtomicPtr::new(ptr::null_mut()) }; BLOCKS];
 
-static ANNEXES: [AtomicPtr<Annex>; BLOCKS] = [const { AtomicPtr::new(ptr::null_mut()) }; BLOCKS];
-
-const _: () = assert!(pages::ANNEX_BYTES == size_of::<Annex>() << BLOCK_BITS);
+const _: () = assert!(size_of::<Memory>() == pages::BLOCK_BYTES + pages::ANNEX_BYTES);
 
 /// The highest number that went back to the system with pages of each block (SLOT-4).
 static GIVEN_BACK: [AtomicU32; BLOCKS] = [const { AtomicU32::new(0) }; BLOCKS];
 
+#[inline]
+fn memory(slot: u32) -> Option<&'static Memory> {
+    // Relaxed: a slot number reaches this thread through the depot's lock, so the block is visible here.
+    let memory = DIRECTORY[block_of(slot)].load(Ordering::Relaxed);
+    // SAFETY: a block stays, and its zeros are free holders and annexes (SLOT-2).
+    unsafe { memory.as_ref() }
+}
+
 /// Returns the holder of a slot, whichever task lives there. `None` if there is no such slot yet.
 #[inline]
 pub(crate) fn holder(slot: u32) -> Option<&'static TaskHolder> {
-    // Relaxed: a slot number reaches this thread through the depot's lock, so the block is visible here.
-    let block = DIRECTORY[block_of(slot)].load(Ordering::Relaxed);
-    // SAFETY: the index is within the block, which stays, and zeros are a free holder (SLOT-2).
-    (!block.is_null()).then(|| unsafe { &*block.add(index_of(slot)) })
+    memory(slot).map(|memory| &memory.holders[index_of(slot)])
 }
 
 /// Returns what belongs to the holder of a slot and seldom is needed. `None` if there is no such slot yet.
 #[inline]
 pub(crate) fn annex(slot: u32) -> Option<&'static Annex> {
-    // Relaxed: as in `holder`.
-    let annexes = ANNEXES[block_of(slot)].load(Ordering::Relaxed);
-    // SAFETY: the index is within the annex, which stays like its block (SLOT-2). Zeros are an annex.
-    (!annexes.is_null()).then(|| unsafe { &*annexes.add(index_of(slot)) })
+    memory(slot).map(|memory| &memory.annexes[index_of(slot)])
 }
 
 /// Fetches the holder of a slot into the cache ahead of its use.
@@ -59,27 +66,18 @@ pub(crate) fn annex(slot: u32) -> Option<&'static Annex> {
 pub(crate) fn prefetch(slot: u32) {
     // Relaxed: nothing is read through the pointer.
     // A wrong address would do no harm, so nothing is checked: the processor ignores a fetch of what is not mapped.
-    let block = DIRECTORY[block_of(slot)].load(Ordering::Relaxed);
-    cpu::prefetch(block.wrapping_add(index_of(slot)));
+    let holders = DIRECTORY[block_of(slot)].load(Ordering::Relaxed).cast::<TaskHolder>();
+    cpu::prefetch(holders.wrapping_add(index_of(slot)));
 }
 
-/// Memory for a block of holders that never held a task, without a number.
-pub(crate) struct Block(pages::Mapped);
+/// Memory for holders that never held a task, with their annex behind it. [`map`] gets it from the system.
+pub(crate) type Block = NonNull<u8>;
 
-impl Block {
-    /// Maps a block. Returns `None` if the system has no memory.
-    ///
-    /// If `is_ahead`, nobody needs the block yet, and it is touched here. Otherwise each of its pages comes when it is
-    /// touched.
-    pub(crate) fn map(is_ahead: bool) -> Option<Block> {
-        pages::block(is_ahead).map(Block)
-    }
-}
+pub(crate) use pages::block as map;
 
 /// Puts a block into the directory, where it stays (SLOT-2).
-pub(crate) fn publish(number: usize, Block((block, annex)): Block) {
-    ANNEXES[number].store(annex.as_ptr().cast(), Ordering::Relaxed); // as in `holder`
-    let before = DIRECTORY[number].swap(block.as_ptr().cast(), Ordering::Relaxed); // as in `holder`
+pub(crate) fn publish(number: usize, block: Block) {
+    let before = DIRECTORY[number].swap(block.as_ptr().cast(), Ordering::Relaxed); // as in `memory`
     debug_assert!(before.is_null(), "a block stays (SLOT-2)");
 }
 
@@ -91,30 +89,24 @@ pub(crate) fn given_back(slot: u32) -> &'static AtomicU32 {
 /// Gives the pages of these slots back to the system. Returns false if they stay. The caller has all of the slots in
 /// hand, and they are whole pages of one block.
 pub(crate) fn discard(slots: Range<u32>) -> bool {
-    let Some(first) = holder(slots.start) else { return false };
-    let bytes = slots.len() * size_of::<TaskHolder>();
-    debug_assert_eq!((slots.start as usize % PAGE, slots.len() % PAGE), (0, 0), "whole pages");
-    debug_assert_eq!(block_of(slots.start), block_of(slots.end - 1), "of one block");
+    let (Some(memory), first) = (memory(slots.start), index_of(slots.start)) else { return false };
+    debug_assert_eq!((first % PAGE, slots.len() % PAGE), (0, 0), "whole pages");
+    let holders = &memory.holders[first..first + slots.len()];
     // SAFETY: whole pages of one block. The slots are free, so there is no body (HOLDER-1), and a thread that loads a
     // word there copes with a zero (SLOT-3).
-    let is_given = unsafe { pages::discard(ptr::from_ref(first).cast_mut().cast(), bytes) };
-    if is_given {
-        discard_annex(slots);
-    }
-    is_given
-}
-
-/// Gives those pages of the annex back that belong to these slots alone.
-fn discard_annex(slots: Range<u32>) {
+    let is_given =
+        unsafe { pages::discard(ptr::from_ref(holders).cast_mut().cast(), size_of_val(holders)) };
+    // Those pages of the annex too that belong to these slots alone.
     let (page, size) = (pages::page_bytes(), size_of::<Annex>());
-    let first = index_of(slots.start) * size;
-    let (from, to) = (first.next_multiple_of(page), (first + slots.len() * size) / page * page);
-    let annexes = ANNEXES[block_of(slots.start)].load(Ordering::Relaxed); // as in `holder`
-    if from < to {
+    let from = (first * size).next_multiple_of(page);
+    let to = (first + slots.len()) * size / page * page;
+    if is_given && from < to {
+        let annexes = ptr::from_ref(&memory.annexes).cast_mut().cast::<u8>();
         // SAFETY: whole pages of one annex. The slots are free, so there are no executors in it, and zeros are an
         // annex: the next task in each slot writes there before it reads.
-        unsafe { pages::discard(annexes.cast::<u8>().wrapping_add(from), to - from) };
+        unsafe { pages::discard(annexes.wrapping_add(from), to - from) };
     }
+    is_given
 }
 
 /// Returns the number of the block of a slot.

@@ -12,16 +12,13 @@ use std::any::{TypeId, type_name};
 use std::marker::PhantomData;
 use std::mem::{ManuallyDrop, MaybeUninit, align_of, needs_drop, size_of};
 use std::ops::ControlFlow;
-use std::ptr;
 use std::task::Waker;
 
 use crate::clock::repeat::Repeat;
 use crate::observe::trace::{CurrentSpan, in_a_root_span};
 
-/// The number of bytes that are stored inline.
-pub(crate) const INLINE_BYTES: usize = 32;
-
-type Storage = [MaybeUninit<u64>; INLINE_BYTES / 8];
+/// The 32 bytes that are stored inline.
+type Storage = [MaybeUninit<u64>; 4];
 
 /// A task's closure, one-shot or repeating.
 pub(crate) struct Closure {
@@ -30,9 +27,6 @@ pub(crate) struct Closure {
     /// The closure owns a value that is `Send`, and does not have to be `Sync`.
     _owns: PhantomData<Box<dyn FnOnce() + Send>>,
 }
-
-// SAFETY: every stored value is `Send`, as `Stored` demands.
-unsafe impl Send for Closure {}
 
 // ----- what users bring -----------------------------------------------------------------------
 
@@ -56,7 +50,10 @@ pub(crate) trait Content: Sized + Send + 'static {
         Self::type_name()
     }
 
-    fn run_once(self);
+    /// Runs a one-shot.
+    fn run_once(mut self) {
+        _ = self.run();
+    }
 
     /// Makes the next run of a series. For all others nobody calls it: [`run_once`](Content::run_once) takes the value itself.
     fn run(&mut self) -> ControlFlow<()> {
@@ -79,10 +76,6 @@ impl<R: Repeat, F: FnMut() -> R + Send + 'static> Content for Series<F> {
 
     fn type_name() -> &'static str {
         type_name::<F>()
-    }
-
-    fn run_once(mut self) {
-        let _ = self.run();
     }
 
     #[inline]
@@ -123,11 +116,7 @@ pub(crate) struct InSpan<T> {
 }
 
 impl<T: Content> Content for InSpan<T> {
-    const IS_NAMED: bool = T::IS_NAMED;
-
-    fn type_name() -> &'static str {
-        T::type_name()
-    }
+    const IS_NAMED: bool = true;
 
     fn own_name(&self) -> &'static str {
         self.task.own_name()
@@ -288,12 +277,8 @@ impl Closure {
         self.vtable.drop.is_some()
     }
 
-    /// Returns the name of the user's closure: its own, or that of its type (S31).
-    pub(crate) fn name(&self) -> &'static str {
-        self.names().name()
-    }
-
-    /// Returns what is needed to tell the name after a run that consumes the closure.
+    /// Returns what is needed to tell the name of the user's closure, its own or that of its type (S31), also after a run
+    /// that consumes the closure.
     #[inline]
     pub(crate) fn names(&self) -> Names {
         // A name that comes from the type alone is not asked for here: it would cost each run one more indirect call.
@@ -325,10 +310,7 @@ impl Closure {
 
     #[inline]
     fn is_a<T: Content>(&self) -> bool {
-        // The compiler may make several copies of a vtable, so the type decides if the addresses differ. It never
-        // merges those of two types, because their `type_id` differs.
-        ptr::eq(self.vtable, const { &VTable::of::<T>() })
-            || (self.vtable.type_id)() == TypeId::of::<T>()
+        (self.vtable.type_id)() == TypeId::of::<T>()
     }
 }
 
@@ -410,11 +392,11 @@ mod tests {
     fn s31_a_closure_is_called_what_its_user_wrote() {
         fn task() {}
         let name = std::any::type_name_of_val(&task);
-        assert_eq!(Closure::of(task).name(), name);
+        assert_eq!(Closure::of(task).names().name(), name);
         let boxed: Box<dyn FnOnce() + Send> = Box::new(task);
         let named = Closure::of(Named { name: "told", task: boxed });
-        assert_eq!((named.name(), named.names().name()), ("told", "told"));
-        assert_eq!(Closure::of(Series(task)).name(), name);
+        assert_eq!(named.names().name(), "told");
+        assert_eq!(Closure::of(Series(task)).names().name(), name);
         let weight = [1_usize; 100];
         let task =
             Series(
@@ -423,7 +405,7 @@ mod tests {
                 },
             );
         let large = Closure::of(Named { name: "heavy", task });
-        assert_eq!(large.name(), "heavy");
+        assert_eq!(large.names().name(), "heavy");
     }
 
     #[test]

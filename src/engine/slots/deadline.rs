@@ -29,7 +29,6 @@ use super::holder::entry;
 use super::state::{Phase, Word};
 use super::task::Running;
 use crate::clock::tick::{Moment, Times};
-use crate::platform::sync::Patience;
 use crate::wheel::entry::{Entry, SchedulerId, TaskKey};
 
 /// Stands in the holder of a series in its run, as long as nobody has moved its next run. No reset stores it: it is 18
@@ -80,8 +79,7 @@ pub(crate) fn of(key: TaskKey) -> Option<(Moment, SchedulerId)> {
 /// Returns when a leftover is due. Of a series in its run that is known only if a reset has moved the next one. If it is not
 /// known, returns `estimate`.
 pub(crate) fn of_leftover(key: TaskKey, estimate: Moment) -> Moment {
-    let is_such = |word: Word| word.waits() || word.is_in(Phase::Running) && word.is_series();
-    let deadline = look(key, is_such).map(|(deadline, _)| deadline);
+    let deadline = look(key, Word::may_move).map(|(deadline, _)| deadline);
     deadline.filter(|deadline| *deadline != NOT_MOVED).unwrap_or(estimate)
 }
 
@@ -133,54 +131,42 @@ pub(crate) fn reset(
 ) -> Reset {
     let (holder, annex) = (blocks::holder(key.slot), blocks::annex(key.slot));
     let (Some(holder), Some(annex)) = (holder, annex) else { return Reset::TooLate };
-    let mut patience = Patience::default();
     let to = to.max(EARLIEST);
-    loop {
-        let seen = holder.word.load();
-        let from = match seen.phase() {
-            _ if !holder.is_of(key) => return Reset::TooLate,
-            Phase::Held => {
-                patience.spin();
-                continue;
-            }
-            Phase::Running if !seen.is_series() => return Reset::TooLate,
-            phase @ (Phase::Pending | Phase::Returned | Phase::Running) => phase,
-            Phase::Free | Phase::Doomed | Phase::Ending => return Reset::TooLate,
-        };
-        let Some(word) = holder.word.hold(|_| holder.is_of(key), from) else { continue };
-        if !holder.is_at(key, scheduler) {
-            // The other scheduler may have another timeline, in which `to` means something else.
-            holder.word.put_back(word);
-            return Reset::Elsewhere;
-        }
-        // A series that was due long ago would make up for all runs since then, at once.
-        let to = if word.is_series() { to.max(now) } else { to };
-        // A leftover has no entry, and neither has a series in its run: its next entry comes after the run.
-        if from != Phase::Pending {
-            holder.set_deadline(to);
-            holder.word.put_back(word);
-            return Reset::Done;
-        }
-        let filed = holder.filed(annex, word);
-        // A task must have only a few records in the lanes, however often it is reset while the engine does not turn.
-        // So while the engine is far behind, a new entry is due at once, whenever the task is. It is filed again when
-        // it comes out, and until then all further resets find it early enough. If they move it back before a deadline
-        // that has passed already, an entry before all deadlines does.
-        let new = match is_far_behind {
-            false => to,
-            true if filed <= now => EARLIEST,
-            true => now.min(to),
-        };
-        // An entry that has come out is on its way to a run, and the run looks at the deadline.
-        let is_too_late = out_until < filed && (to < filed || (to <= now && !is_far_behind));
-        let again = word.filed_again();
-        if is_too_late && announce(entry(key.slot, again, new, now)) {
-            holder.word.put_back(holder.set_filed(annex, again, to, new)); // RESET-4
-        } else {
-            holder.word.put_back(holder.set_filed(annex, word, to, filed));
-        }
+    let held =
+        |word: Word| (holder.is_of(key) && word.may_move()).then(|| word.in_phase(Phase::Held));
+    let Some(word) = holder.word.change(held) else { return Reset::TooLate };
+    if !holder.is_at(key, scheduler) {
+        // The other scheduler may have another timeline, in which `to` means something else.
+        holder.word.put_back(word);
+        return Reset::Elsewhere;
+    }
+    // A series that was due long ago would make up for all runs since then, at once.
+    let to = if word.is_series() { to.max(now) } else { to };
+    // A leftover has no entry, and neither has a series in its run: its next entry comes after the run.
+    if !word.is_in(Phase::Pending) {
+        holder.set_deadline(to);
+        holder.word.put_back(word);
         return Reset::Done;
     }
+    let filed = holder.filed(annex, word);
+    // A task must have only a few records in the lanes, however often it is reset while the engine does not turn.
+    // So while the engine is far behind, a new entry is due at once, whenever the task is. It is filed again when
+    // it comes out, and until then all further resets find it early enough. If they move it back before a deadline
+    // that has passed already, an entry before all deadlines does.
+    let new = match is_far_behind {
+        false => to,
+        true if filed <= now => EARLIEST,
+        true => now.min(to),
+    };
+    // An entry that has come out is on its way to a run, and the run looks at the deadline.
+    let is_too_late = out_until < filed && (to < filed || (to <= now && !is_far_behind));
+    let again = word.filed_again();
+    if is_too_late && announce(entry(key.slot, again, new, now)) {
+        holder.word.put_back(holder.set_filed(annex, again, to, new)); // RESET-4
+    } else {
+        holder.word.put_back(holder.set_filed(annex, word, to, filed));
+    }
+    Reset::Done
 }
 
 // ----- entries that come out -------------------------------------------------------------------
@@ -255,7 +241,7 @@ impl Running {
         announce: impl FnOnce(Entry) -> bool,
     ) -> Rearmed {
         let holder = self.holder;
-        let is_it = |word: Word| word.number() == self.number();
+        let is_it = |word: Word| word.number() == self.word().number();
         // A cancel may doom the series at any time until it is held.
         let Some(word) = holder.word.hold(is_it, Phase::Running) else { return Rearmed::Doomed };
         // A reset during the run counts more than the period, and than the delay that the closure has chosen.

@@ -17,9 +17,8 @@
 //! The first block is one of these: a process with few timers has few pages.
 
 use std::ops::Range;
-use std::sync::Mutex as StdMutex;
 use std::sync::atomic::AtomicBool;
-use std::time::{Duration, Instant};
+use std::sync::{LazyLock, Mutex as StdMutex};
 
 use super::blocks::{self, Block};
 use super::holder::{BLOCK_BITS, BLOCKS, PAGE};
@@ -30,9 +29,7 @@ const PAGES_PER_BLOCK: usize = (1 << BLOCK_BITS) / PAGE;
 /// With fewer free slots than this (4 MiB) nothing is worth trimming.
 const WORTH_TRIMMING: usize = 64 * 1024;
 
-/// Free slots. The next one to be used is the last.
-pub(super) type Magazine = Vec<u32>;
-
+#[derive(Default)]
 pub(crate) struct Depot {
     pages: Vec<u64>,
     open: Vec<u64>,
@@ -54,7 +51,7 @@ pub(crate) struct Depot {
     checks: u32,
 }
 
-global!(DEPOT: Mutex<Depot> = Mutex::new(Depot::EMPTY));
+global!(DEPOT: LazyLock<Mutex<Depot>> = LazyLock::new(Mutex::default));
 
 /// The free slots are few. Relaxed: this is a hint, and the depot's lock tells what is true.
 static IS_SHORT: AtomicBool = AtomicBool::new(false);
@@ -63,73 +60,39 @@ pub(crate) fn depot() -> MutexGuard<'static, Depot> {
     lock(&DEPOT)
 }
 
-/// When the tick thread may ask the system for memory again, after it had none.
-struct Ahead {
-    pause: Duration,
-    again_at: Option<Instant>,
-}
-
 /// Only one thread adds a block ahead at a time.
-static AHEAD: StdMutex<Ahead> = StdMutex::new(Ahead { pause: Duration::ZERO, again_at: None });
-
-/// The first and the longest pause after the system has had no memory.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(1));
+static AHEAD: StdMutex<()> = StdMutex::new(());
 
 /// Adds a block if one will soon be needed. Tick threads call this. The depot is not locked while the system works.
 pub(crate) fn add_block_ahead() {
     if !IS_SHORT.load(Ordering::Relaxed) {
         return;
     }
-    let Some(mut ahead) = try_lock_std(&AHEAD) else { return }; // another tick thread is at it
-    if ahead.again_at.is_some_and(|at| Instant::now() < at) {
-        return;
-    }
-    IS_SHORT.store(false, Ordering::Relaxed); // a taker sets it again if this is not enough
+    let Some(_alone) = try_lock_std(&AHEAD) else { return }; // another tick thread is at it
+    // A taker sets it again if this is not enough, or if the system has no memory now: once for each magazine, so the
+    // system is not asked too often.
+    IS_SHORT.store(false, Ordering::Relaxed);
     let mut depot_now = depot();
-    if !depot_now.is_short() {
-        return;
-    }
-    let has_room = depot_now.has_room();
+    let is_needed = depot_now.is_short() && depot_now.has_room();
     drop(depot_now);
     // The system clears a page when it is first touched, which would delay one schedule in 64 by a microsecond. So the
     // whole block is touched here, in half a millisecond, before anybody uses it.
-    if let Some(block) = has_room.then(|| Block::map(true)).flatten() {
+    if let Some(block) = is_needed.then(|| blocks::map(true)).flatten() {
         depot().add_block(block);
-        *ahead = Ahead { pause: Duration::ZERO, again_at: None };
-    } else {
-        IS_SHORT.store(true, Ordering::Relaxed);
-        // While the system has no memory, this thread asks ever less often. Callers that find no slot are refused, and
-        // each of them asks anew.
-        ahead.pause = (2 * ahead.pause).clamp(PAUSES.0, PAUSES.1);
-        ahead.again_at = Some(Instant::now() + ahead.pause);
     }
 }
 
 impl Depot {
-    const EMPTY: Depot = Depot {
-        pages: Vec::new(),
-        open: Vec::new(),
-        absent: Vec::new(),
-        lowest: 0,
-        blocks: 0,
-        free: 0,
-        resident: 0,
-        least_free: 0,
-        free_after_trim: 0,
-        in_use_after_trim: 0,
-        checks: 0,
-    };
-
     // ----- out and in ----------------------------------------------------------------------
 
-    /// Fills a magazine with the lowest free slots. The lowest of all is the last.
-    pub(super) fn take(&mut self, magazine: &mut Magazine) {
+    /// Fills an empty list with a magazine of the lowest free slots. The lowest of all is the last.
+    pub(super) fn take(&mut self, magazine: &mut Vec<u32>) {
         while magazine.len() < MAGAZINE {
             // The lowest first, so that after a peak the upper pages run empty, and can go back to the system.
             let Some(page) = self.lowest_open_page() else { break };
             self.take_from(page, MAGAZINE, magazine);
         }
-        // A magazine gives its last slot first.
+        // The last slot of a list is taken first.
         magazine.reverse();
         if self.is_short() {
             IS_SHORT.store(true, Ordering::Relaxed);
@@ -139,7 +102,7 @@ impl Depot {
 
     /// Takes one slot, for a thread without magazines.
     pub(super) fn take_one(&mut self) -> Option<u32> {
-        let mut one = Magazine::new();
+        let mut one = Vec::new();
         let page = self.lowest_open_page()?;
         self.take_from(page, 1, &mut one);
         one.pop()
@@ -147,15 +110,13 @@ impl Depot {
 
     /// Takes in free slots.
     pub(super) fn put(&mut self, slots: &[u32]) {
-        for slot in slots {
-            let (page, bit) = (*slot as usize / PAGE, 1 << (*slot as usize % PAGE));
-            debug_assert_eq!(self.pages[page] & bit, 0, "slot {slot} is free twice (SLOT-1)");
-            debug_assert!(!is_set(&self.absent, page), "slot {slot} was in use");
-            let before = self.pages[page];
-            self.pages[page] = before | bit;
-            if before == 0 {
-                self.set_open(page);
+        for slot in slots.iter().map(|slot| *slot as usize) {
+            debug_assert!(!is_set(&self.pages, slot), "slot {slot} is free twice (SLOT-1)");
+            debug_assert!(!is_set(&self.absent, slot / PAGE), "slot {slot} was in use");
+            if self.pages[slot / PAGE] == 0 {
+                self.set_open(slot / PAGE);
             }
+            set(&mut self.pages, slot);
         }
         self.free += slots.len();
         self.check_sometimes();
@@ -169,12 +130,8 @@ impl Depot {
         }
         let pages = block * PAGES_PER_BLOCK..(block + 1) * PAGES_PER_BLOCK;
         let pages = pages.filter(|page| !is_set(&self.absent, *page));
-        let in_page = |page: usize| {
-            let used = !self.pages[page];
-            let at = move |bit: usize| (used >> bit & 1 == 1).then_some((page * PAGE + bit) as u32);
-            (0..PAGE).filter_map(at)
-        };
-        Some(pages.flat_map(in_page).collect())
+        let slots = pages.flat_map(|page| page * PAGE..(page + 1) * PAGE);
+        Some(slots.filter(|slot| !is_set(&self.pages, *slot)).map(|slot| slot as u32).collect())
     }
 
     /// Returns the first page that has a free slot. If there is none, it adds a block.
@@ -187,14 +144,14 @@ impl Depot {
                 self.lowest += 1;
             }
             // Not touched ahead: the caller waits under the lock. Each of its pages comes when it is touched.
-            if !self.has_room() || !self.add_block(Block::map(false)?) {
+            if !self.has_room() || !self.add_block(blocks::map(false)?) {
                 return None;
             }
         }
     }
 
     /// Moves slots of a page into a magazine, until that has `full` of them.
-    fn take_from(&mut self, page: usize, full: usize, magazine: &mut Magazine) {
+    fn take_from(&mut self, page: usize, full: usize, magazine: &mut Vec<u32>) {
         // The system gives the whole page as soon as one holder of it is touched.
         if is_set(&self.absent, page) {
             clear(&mut self.absent, page);
@@ -276,13 +233,10 @@ impl Depot {
         self.is_too_much(self.free)
     }
 
-    /// Like [`is_bloated`](Depot::is_bloated). If so, begins to watch how much stays free.
-    pub(super) fn watch(&mut self) -> bool {
-        let is_bloated = self.is_bloated();
-        if is_bloated {
-            self.least_free = self.free;
-        }
-        is_bloated
+    /// Begins to watch how much stays free. Like [`is_bloated`](Depot::is_bloated), returns true if that may be worth it.
+    pub(crate) fn watch(&mut self) -> bool {
+        self.least_free = self.free;
+        self.is_bloated()
     }
 
     /// Returns true if so much has stayed free since [`Depot::watch`].
@@ -404,7 +358,7 @@ mod tests {
 
     /// Returns a depot of one block, of which no page has ever been used.
     fn of_one_block() -> Depot {
-        let mut depot = Depot::EMPTY;
+        let mut depot = Depot::default();
         assert!(depot.add_pages());
         depot
     }

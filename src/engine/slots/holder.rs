@@ -18,7 +18,7 @@
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
-use super::closure::{Closure, Content, put};
+use super::closure::Closure;
 use super::state::{AtomicWord, Phase, Word};
 use crate::clock::tick::Moment;
 use crate::executor::numbered::NumberedExecutor;
@@ -39,16 +39,14 @@ const _: () = assert!(IS_MODEL || size_of::<TaskHolder>() == 64, "one cache line
 
 // SAFETY: the closure is reached by one owner at a time, as the word decides (HOLDER-2), and it is `Send`.
 unsafe impl Sync for TaskHolder {}
-// SAFETY: a closure may be dropped or run on any thread.
-unsafe impl Send for TaskHolder {}
 
 impl TaskHolder {
     in_models! {
         pub(crate) fn new() -> TaskHolder {
             TaskHolder {
-                word: AtomicWord::new(),
-                deadline: AtomicU64::new(0),
-                identity: AtomicU64::new(0),
+                word: AtomicWord::default(),
+                deadline: AtomicU64::default(),
+                identity: AtomicU64::default(),
                 closure: UnsafeCell::new(MaybeUninit::uninit()),
             }
         }
@@ -152,15 +150,6 @@ impl TaskHolder {
     pub(super) fn hold(&self, entry: Entry) -> Option<Word> {
         self.word.hold(|word| word.number() == entry.number(), Phase::Pending)
     }
-
-    /// # Safety
-    ///
-    /// The caller owns the body, and it is not initialised (HOLDER-1, HOLDER-2).
-    #[inline]
-    pub(super) unsafe fn put_closure(&self, task: impl Content) {
-        // SAFETY: the caller is the only one to touch the body.
-        self.closure.with_mut(|place| put(task, unsafe { &mut *place }));
-    }
 }
 
 fn identity(birth: u32, scheduler: SchedulerId) -> u64 {
@@ -170,6 +159,7 @@ fn identity(birth: u32, scheduler: SchedulerId) -> u64 {
 /// What belongs to a holder, and only few tasks need. It lies elsewhere, so that the others do not pay for it. All
 /// accesses to the numbers are Relaxed: each is written before a word is published, and read by threads that have seen
 /// that word, or do not care.
+#[derive(Default)]
 pub(crate) struct Annex {
     /// The deadline under which the live entry of a task is filed that is put off: see [`deadline`](super::deadline).
     filed: AtomicU64,
@@ -186,15 +176,6 @@ const _: () =
 
 // SAFETY: the executor belongs to the body, which one thread owns at a time (HOLDER-2). It is `Send`.
 unsafe impl Sync for Annex {}
-
-impl Annex {
-    in_models! {
-        pub(crate) fn new() -> Annex {
-            let (filed, period) = (AtomicU64::new(0), AtomicU64::new(0));
-            Annex { filed, period, executor: UnsafeCell::new(None) }
-        }
-    }
-}
 
 /// Returns the entry of a task that has a closure and this word. (Wakers are not filed twice.)
 pub(super) fn entry(slot: u32, word: Word, deadline: Moment, now: Moment) -> Entry {

@@ -1,39 +1,35 @@
 //! The free slots that each thread has at hand.
 //!
 //! ```text
-//!   thread:  loaded [ 7 6 5 4 ]  spare [ ]   <-- magazines -->   depot: all other free slots
+//!   thread:  [ 7 6 5 4 ], room for two magazines   <-- magazines -->   depot: all other free slots
 //! ```
 //!
-//! A thread takes free slots from its own two magazines and gives them back there, without an atomic. Whole magazines
-//! go to the [`depot`](super::depot) and come from there, under a lock that is held for a microsecond. A magazine holds
+//! A thread takes free slots from a list of its own and gives them back there, without an atomic. Whole magazines
+//! go to the [`depot`](super::depot) and come from there, under a lock that is held for a microsecond. A list holds
 //! numbers, so neither way touches a holder that is not about to be used.
 //!
 //! - SLOT-1 Every slot is in exactly one of these places: a holder that is in use, a thread's magazines, the depot,
 //!   the hands of the [`trim`](super::trim)mer.
 
 use std::cell::RefCell;
-use std::mem::swap;
 
 use super::blocks;
-use super::depot::{Magazine, depot};
+use super::depot::depot;
 use super::holder::PAGE;
 use crate::platform::sync::{MAGAZINE, local};
 
 /// How many tasks ahead of its use a holder is fetched into the cache.
 const AHEAD: usize = 8;
 
-struct Magazines {
-    loaded: Magazine,
-    /// Full or empty. It is swapped with `loaded` when that runs empty or full.
-    spare: Magazine,
-}
+/// With room for two magazines, a thread that takes and gives in turn never needs the depot.
+const ROOM: usize = 2 * MAGAZINE;
 
-local!(
-    CACHE: RefCell<Magazines> =
-        RefCell::new(Magazines { loaded: Magazine::new(), spare: Magazine::new() })
-);
+/// The free slots of this thread. The one that was given back last is taken first.
+struct Free(Vec<u32>);
 
-impl Drop for Magazines {
+local!(CACHE: RefCell<Free> = RefCell::new(Free(Vec::new())));
+
+impl Drop for Free {
     fn drop(&mut self) {
         self.flush();
     }
@@ -61,15 +57,15 @@ pub(crate) fn flush() {
     let _ = CACHE.try_with(|cache| cache.borrow_mut().flush());
 }
 
-impl Magazines {
+impl Free {
     #[inline]
     fn take(&mut self) -> Option<u32> {
-        if self.loaded.is_empty() {
+        if self.0.is_empty() {
             self.load();
         }
-        let slot = self.loaded.pop()?;
+        let slot = self.0.pop()?;
         // Slots come back in the order in which tasks end, so the next one is most likely not in the cache.
-        if let Some(soon) = self.loaded.iter().nth_back(AHEAD) {
+        if let Some(soon) = self.0.iter().nth_back(AHEAD) {
             blocks::prefetch(*soon);
         }
         Some(slot)
@@ -77,18 +73,22 @@ impl Magazines {
 
     #[inline]
     fn give(&mut self, slot: u32) {
-        if self.loaded.len() == self.loaded.capacity() {
+        if self.0.len() == self.0.capacity() {
             return self.give_when_full(slot);
         }
         // A look at a few: the depot looks at each slot that reaches it.
-        debug_assert!(!self.loaded.iter().rev().take(AHEAD).any(|free| *free == slot), "SLOT-1");
-        self.loaded.push(slot);
+        debug_assert!(!self.0.iter().rev().take(AHEAD).any(|free| *free == slot), "SLOT-1");
+        self.0.push(slot);
     }
 
     #[cold]
     fn give_when_full(&mut self, slot: u32) {
-        if self.unload() {
-            self.loaded.push(slot);
+        if self.0.len() >= ROOM {
+            depot().put(&self.0[..MAGAZINE]);
+            self.0.drain(..MAGAZINE);
+        }
+        if self.has_room() {
+            self.0.push(slot);
         } else {
             depot().put(&[slot]);
         }
@@ -96,34 +96,22 @@ impl Magazines {
 
     #[cold]
     fn load(&mut self) {
-        // With two magazines, a thread that takes and gives in turn never needs the depot.
-        swap(&mut self.loaded, &mut self.spare);
-        // Without memory for a magazine there is no slot, and the caller is refused.
-        if self.loaded.is_empty() && self.loaded.try_reserve_exact(MAGAZINE).is_ok() {
-            depot().take(&mut self.loaded);
-            touch_pages(&self.loaded);
+        // Without memory for the list there is no slot, and the caller is refused.
+        if self.has_room() {
+            depot().take(&mut self.0);
+            touch_pages(&self.0);
         }
     }
 
-    /// Makes room for a slot. Returns false if there is no memory for it.
-    fn unload(&mut self) -> bool {
-        swap(&mut self.loaded, &mut self.spare);
-        if self.loaded.len() >= MAGAZINE {
-            depot().put(&self.loaded);
-            self.loaded.clear();
-        }
-        self.loaded.try_reserve_exact(MAGAZINE - self.loaded.len()).is_ok()
+    /// Makes room for two magazines. Returns false if there is no memory for it.
+    fn has_room(&mut self) -> bool {
+        self.0.try_reserve_exact(ROOM.saturating_sub(self.0.len())).is_ok()
     }
 
     fn flush(&mut self) {
-        if self.loaded.is_empty() && self.spare.is_empty() {
-            return;
+        if !self.0.is_empty() {
+            depot().put(&std::mem::take(&mut self.0));
         }
-        let mut depot = depot();
-        depot.put(&self.loaded);
-        depot.put(&self.spare);
-        drop(depot);
-        (self.loaded, self.spare) = (Magazine::new(), Magazine::new());
     }
 }
 

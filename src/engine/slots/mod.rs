@@ -1,8 +1,8 @@
 //! Slots: where tasks live, from the call that schedules them to their end.
 //!
 //! **How a task gets a slot.** A *slot* is the number of a [`holder`], which is 64 bytes of memory that is never
-//! unmapped ([`blocks`]). Each thread has some free slots at hand in two [`magazines`]. An empty magazine is filled
-//! from the [`depot`], which all threads share. A depot without free slots adds a block of 32,768 holders. The caller
+//! unmapped ([`blocks`]). Each thread has some free slots at hand ([`magazines`]). If it has none, it takes a magazine
+//! of them from the [`depot`], which all threads share. A depot without free slots adds a block of 32,768 holders. The caller
 //! writes the closure in place ([`closure`]: up to 32 bytes in the holder itself, more in a box), and then stores the
 //! holder's word ([`state`]), which makes the task pending. From now on its slot and the number of its first filing
 //! ([`TaskKey`](crate::wheel::entry::TaskKey)) stand for the task in handles, and an entry for its present filing in

@@ -161,6 +161,11 @@ impl Word {
         self.0 >> KIND_AT & LOW_3 != Kind::Once as u64
     }
 
+    /// Returns true if the deadline of the task's next run may move: it waits, or is a series in its run.
+    pub(super) fn may_move(self) -> bool {
+        self.waits() || self.is_in(Phase::Running) && self.is_series()
+    }
+
     pub(crate) fn kind(self) -> Kind {
         match (self.0 >> KIND_AT) & LOW_3 {
             0 => Kind::Once,
@@ -233,16 +238,11 @@ pub(crate) enum NotEnded {
     Doomed,
 }
 
-/// The word of a holder.
+/// The word of a holder. One that never held a task has zero. No task has the number 0 at its birth.
+#[derive(Default)]
 pub(crate) struct AtomicWord(AtomicU64);
 
 impl AtomicWord {
-    /// The word of a holder that never held a task. No task has the number 0 at its birth.
-    #[cfg(test)]
-    pub(crate) fn new() -> AtomicWord {
-        AtomicWord(AtomicU64::new(0))
-    }
-
     in_models! {
         pub(crate) fn wipe(&self) {
             self.0.store(0, Ordering::Relaxed);
@@ -292,19 +292,26 @@ impl AtomicWord {
         from: Phase,
         to: impl Fn(Word) -> Phase,
     ) -> Option<Word> {
+        self.change(|word| (word.is_in(from) && is_meant(word)).then(|| word.in_phase(to(word))))
+    }
+
+    /// Puts what `next` returns in the place of the word that it gets. Returns the word before, or `None` if `next` does. It
+    /// waits for a task that is held. `next` is called between each load of the word and the exchange.
+    #[inline]
+    pub(super) fn change(&self, mut next: impl FnMut(Word) -> Option<Word>) -> Option<Word> {
         let mut patience = Patience::default();
         let mut seen = self.load();
         loop {
-            if seen.is_in(from) && is_meant(seen) {
-                match self.exchange(seen, seen.in_phase(to(seen))) {
+            match next(seen) {
+                Some(next) => match self.exchange(seen, next) {
                     Ok(()) => return Some(seen),
                     Err(now) => seen = now,
+                },
+                None if seen.is_in(Phase::Held) => {
+                    patience.spin(); // for some instructions (WORD-5)
+                    seen = self.load();
                 }
-            } else if seen.is_in(Phase::Held) {
-                patience.spin(); // for some instructions (WORD-5)
-                seen = self.load();
-            } else {
-                return None;
+                None => return None,
             }
         }
     }
@@ -346,31 +353,20 @@ impl AtomicWord {
     /// word, so what `is_meant` has seen of the task is right if the cancel wins.
     #[inline]
     pub(super) fn cancel(&self, mut is_meant: impl FnMut() -> bool) -> Result<Word, NotEnded> {
-        let mut patience = Patience::default();
-        let mut seen = self.load();
-        loop {
+        let next = |word: Word| {
             // After each load of the word: a later task in this holder has another birth, and its word is left alone.
             if !is_meant() {
-                return Err(NotEnded::Lost);
-            }
-            let next = if seen.waits() {
-                seen.freed(true)
-            } else if seen.is_in(Phase::Running) && seen.is_series() {
-                seen.in_phase(Phase::Doomed)
-            } else if seen.is_in(Phase::Held) {
-                patience.spin(); // for some instructions (WORD-5)
-                seen = self.load();
-                continue;
+                None
+            } else if word.waits() {
+                Some(word.freed(true))
             } else {
-                return Err(NotEnded::Lost);
-            };
-            // `SeqCst`, because handles that share their outcome rely on one order of cancels and of their own loads.
-            match self.exchange(seen, next) {
-                Ok(()) if next.is_in(Phase::Doomed) => return Err(NotEnded::Doomed),
-                Ok(()) => return Ok(seen),
-                Err(now) => seen = now,
+                let is_doomed = word.is_in(Phase::Running) && word.is_series();
+                is_doomed.then(|| word.in_phase(Phase::Doomed))
             }
-        }
+        };
+        // `SeqCst`, because handles that share their outcome rely on one order of cancels and of their own loads.
+        let before = self.change(next).ok_or(NotEnded::Lost)?;
+        if before.waits() { Ok(before) } else { Err(NotEnded::Doomed) }
     }
 
     /// Relaxed: for checks.
@@ -392,7 +388,7 @@ mod tests {
     use super::*;
 
     fn filled(kind: Kind) -> AtomicWord {
-        let reference = AtomicWord::new();
+        let reference = AtomicWord::default();
         reference.fill(Word::pending(7, kind, 0));
         reference
     }

@@ -1,7 +1,7 @@
 //! Tasks in their holders, by their owners.
 //!
-//! A [`Vacancy`] is a free slot that a caller owns, a [`Running`] is a claimed task, an [`Ending`] one that will not run
-//! again, and [`Over`] what is left of it. The body can be reached only through them, so the rest of the crate is safe
+//! A [`Running`] is a claimed task, an [`Ending`] one that will not run again, and [`Over`] what is left of it. [`fill`]
+//! writes the body of a task, and after that it can be reached only through these three, so the rest of the crate is safe
 //! code, which knows a task by its key, or by an entry.
 
 use std::mem::{MaybeUninit, replace};
@@ -9,7 +9,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::task::Waker;
 
-use super::closure::{Closure, Content, Names};
+use super::closure::{Closure, Content, Names, put};
 use super::holder::{TaskHolder, entry};
 use super::state::{NotEnded, Phase, Word};
 use super::{blocks, depot, magazines};
@@ -41,69 +41,39 @@ unsafe fn replace_executor(
     blocks::annex(slot)?.executor.with_mut(|own| replace(unsafe { &mut *own }, executor))
 }
 
-/// How a task repeats, and its period in nanoseconds (0 for a one-shot).
-#[derive(Clone, Copy)]
-pub(crate) struct Repetition {
-    pub(crate) kind: Kind,
-    pub(crate) period: u64,
-}
-
-impl Repetition {
-    pub(crate) const NONE: Repetition = Repetition { kind: Kind::Once, period: 0 };
-
-    /// Returns `None` for a period of zero.
-    pub(crate) fn of(period: Period) -> Option<Repetition> {
-        let repetition = Repetition { kind: period.kind, period: period.nanos() };
-        (!period.duration().is_zero()).then_some(repetition)
+/// Puts a task into a free slot and makes it pending. From now on it can be cancelled by its key. Gives the task back if
+/// there is no memory for a slot, or if 268 million tasks are pending.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "see `Shared::admit`")]
+pub(crate) fn fill<T: Content>(
+    task: T,
+    period: Option<Period>,
+    executor: Option<&Arc<NumberedExecutor>>,
+    deadline: Moment,
+    scheduler: SchedulerId,
+) -> Result<TaskKey, T> {
+    let free = || magazines::take().and_then(|slot| Some((slot, blocks::holder(slot)?)));
+    let Some((slot, holder)) = free() else { return Err(task) };
+    let birth = holder.word.vacant().map_or_else(|| first_number(slot), Word::number);
+    // SAFETY: the holder is free, so there is no body (HOLDER-1), and the slot is ours alone (HOLDER-2).
+    holder.closure.with_mut(|place| put(task, unsafe { &mut *place }));
+    let number = executor.map_or(0, |own| {
+        // SAFETY: as above.
+        unsafe { replace_executor(slot, Some(Arc::clone(own))) };
+        own.number
+    });
+    // Before the word: a thread that sees the new word finds this birth (WORD-4).
+    holder.set_identity(birth, scheduler);
+    holder.set_deadline(deadline);
+    // A one-shot has no period, as its type tells, and does not touch the annex, which is on another cache line.
+    let period = period.filter(|_| T::IS_SERIES);
+    if let (Some(period), Some(annex)) = (period, blocks::annex(slot)) {
+        annex.period.store(period.nanos(), Ordering::Relaxed);
     }
-}
-
-/// A slot that its owner has taken out of the free slots and has not filled yet.
-pub(crate) struct Vacancy {
-    slot: u32,
-    holder: &'static TaskHolder,
-}
-
-impl Vacancy {
-    /// Takes a free slot. `None` if there is no memory, or if 268 million tasks are pending.
-    #[inline(always)]
-    #[expect(clippy::inline_always, reason = "see `Shared::admit`")]
-    pub(crate) fn take() -> Option<Vacancy> {
-        let slot = magazines::take()?;
-        blocks::holder(slot).map(|holder| Vacancy { slot, holder })
-    }
-
-    /// Puts a task in and makes it pending. From now on it can be cancelled by its key.
-    #[inline]
-    pub(crate) fn fill<T: Content>(
-        self,
-        task: T,
-        repetition: Repetition,
-        executor: Option<&Arc<NumberedExecutor>>,
-        deadline: Moment,
-        scheduler: SchedulerId,
-    ) -> TaskKey {
-        let Vacancy { slot, holder } = self;
-        let Repetition { kind, period } = repetition;
-        let birth = holder.word.vacant().map_or_else(|| first_number(slot), Word::number);
-        // SAFETY: the holder is free, so there is no body (HOLDER-1), and the slot is ours alone (HOLDER-2).
-        unsafe { holder.put_closure(task) };
-        let number = executor.map_or(0, |own| {
-            // SAFETY: as above.
-            unsafe { replace_executor(slot, Some(Arc::clone(own))) };
-            own.number
-        });
-        // Before the word: a thread that sees the new word finds this birth (WORD-4).
-        holder.set_identity(birth, scheduler);
-        holder.set_deadline(deadline);
-        // A one-shot has no period, and does not touch the annex, which is on another cache line.
-        if T::IS_SERIES {
-            blocks::annex(slot).inspect(|annex| annex.period.store(period, Ordering::Relaxed));
-        }
-        // The last step: it publishes all of the above.
-        holder.word.fill(Word::pending(birth, kind, number).of_waker(T::IS_WAKER));
-        TaskKey::new(slot, birth)
-    }
+    let kind = period.map_or(Kind::Once, |period| period.kind);
+    // The last step: it publishes all of the above.
+    holder.word.fill(Word::pending(birth, kind, number).of_waker(T::IS_WAKER));
+    Ok(TaskKey::new(slot, birth))
 }
 
 /// Returns the birth of the first task in a holder that was never used, or whose page went back (SLOT-4).
@@ -168,8 +138,7 @@ pub(crate) fn settled_word(key: TaskKey) -> Option<Word> {
 
 /// Returns true if the task will run, or is in a run and may run again. In one total order with every cancel.
 pub(crate) fn goes_on(key: TaskKey) -> bool {
-    let phase = settled_word(key).map(Word::phase);
-    matches!(phase, Some(Phase::Pending | Phase::Running | Phase::Returned))
+    settled_word(key).is_some_and(|word| word.waits() || word.is_in(Phase::Running))
 }
 
 /// Returns true if the task will not run again, and its last run has ended.
@@ -193,7 +162,7 @@ pub(crate) fn period(slot: u32) -> u64 {
 pub(crate) fn name_of_leftover(key: TaskKey) -> Option<&'static str> {
     let holder = blocks::holder(key.slot)?;
     let word = holder.word.hold(|_| holder.is_of(key), Phase::Returned)?;
-    Some(holder.name_and_put_back(word))
+    Some(name_of_held(holder, word))
 }
 
 /// Makes a leftover of `from` pending at the scheduler `to`, on an executor there. `times` translates its deadline.
@@ -273,17 +242,15 @@ pub(crate) fn settled(entry: Entry) -> Option<(TaskKey, Word)> {
 pub(crate) fn name(entry: Entry) -> Option<&'static str> {
     let holder = blocks::holder(entry.slot())?;
     let word = holder.hold(entry)?;
-    Some(holder.name_and_put_back(word))
+    Some(name_of_held(holder, word))
 }
 
-impl TaskHolder {
-    /// Returns the name of the closure of a task that the caller holds, and puts the task back.
-    fn name_and_put_back(&self, word: Word) -> &'static str {
-        // SAFETY: this thread holds the task, so there is a body (HOLDER-1) and nobody else touches it (HOLDER-2).
-        let name = self.closure.with_mut(|place| unsafe { (*place).assume_init_ref() }.name());
-        self.word.put_back(word);
-        name
-    }
+/// Returns the name of the closure of a task that the caller holds, and puts the task back.
+fn name_of_held(holder: &TaskHolder, word: Word) -> &'static str {
+    // SAFETY: this thread holds the task, so there is a body (HOLDER-1) and nobody else touches it (HOLDER-2).
+    let names = holder.closure.with_mut(|place| unsafe { (*place).assume_init_ref() }.names());
+    holder.word.put_back(word);
+    names.name()
 }
 
 /// A task that was pending at the end of its scheduler.
@@ -291,7 +258,7 @@ impl TaskHolder {
 pub(crate) struct Leftover {
     pub(crate) key: TaskKey,
     pub(crate) deadline: Moment,
-    pub(crate) kind: Kind,
+    /// In nanoseconds. 0 for a one-shot.
     pub(crate) period: u64,
     /// It is a series that was in a run when a caller took it.
     pub(crate) is_in_run: bool,
@@ -307,8 +274,8 @@ pub(crate) fn make_leftover(slot: u32, number: u32, from: Phase) -> Option<Lefto
     let period = if holder.word.load().is_series() { period(slot) } else { 0 };
     let deadline = holder.deadline();
     let is_it = |word: Word| word.number() == number;
-    let word = holder.word.transition(is_it, from, |_| Phase::Returned)?;
-    Some(Leftover { key, deadline, kind: word.kind(), period, is_in_run: false })
+    holder.word.transition(is_it, from, |_| Phase::Returned)?;
+    Some(Leftover { key, deadline, period, is_in_run: false })
 }
 
 // ----- to run it, or to drop it -----------------------------------------------------------------
@@ -339,23 +306,10 @@ impl Running {
         Some(Running { key, word: word.in_phase(last(word)), holder })
     }
 
-    /// Returns the number of the filing that has come to its run.
-    pub(crate) fn number(&self) -> u32 {
-        self.word.number()
-    }
-
-    pub(crate) fn kind(&self) -> Kind {
-        self.word.kind()
-    }
-
+    /// Returns the word of the task at its claim.
     #[inline]
-    pub(crate) fn is_series(&self) -> bool {
-        self.word.is_series()
-    }
-
-    /// Returns the nanoseconds between runs, or 0 for a one-shot.
-    pub(crate) fn period(&self) -> u64 {
-        if self.is_series() { period(self.key.slot) } else { 0 }
+    pub(crate) fn word(&self) -> Word {
+        self.word
     }
 
     /// Begins the end of a task that will not run again after this.

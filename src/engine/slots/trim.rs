@@ -53,12 +53,7 @@ impl Drop for Trims {
     }
 }
 
-/// Returns true if it is worth coming back after the grace period, and then begins to watch what stays free.
-pub(crate) fn watch() -> bool {
-    depot().watch()
-}
-
-/// Begins a trim if as much has stayed free since `watch`. Returns true if so.
+/// Begins a trim if as much has stayed free since [`Depot::watch`]. Returns true if so.
 pub(crate) fn begin() -> bool {
     let is_worth_it = depot().stayed_bloated();
     if is_worth_it {
@@ -96,7 +91,7 @@ pub(crate) fn slice() -> bool {
     let Some(below) = *trimmer else { return false };
     // The depot is locked to take the pages out and to put them back, not while the system works.
     let (taken, below) = take_free_pages(&mut depot(), below);
-    for slots in joined(taken) {
+    for slots in joined(&taken) {
         let is_absent = give_back(slots.clone());
         depot().put_group(slots, is_absent);
     }
@@ -121,17 +116,11 @@ fn take_free_pages(depot: &mut Depot, mut below: usize) -> (Vec<Range<u32>>, usi
 }
 
 /// Joins neighbours of one block, so that they cost one call of the system. The pages come from the top.
-fn joined(pages: Vec<Range<u32>>) -> Vec<Range<u32>> {
-    let mut runs: Vec<Range<u32>> = Vec::new();
-    for page in pages {
-        match runs.last_mut() {
-            Some(last) if last.start == page.end && index_of(last.start) != 0 => {
-                last.start = page.start;
-            }
-            _ => runs.push(page),
-        }
-    }
-    runs
+fn joined(pages: &[Range<u32>]) -> impl Iterator<Item = Range<u32>> {
+    let are_joined = |above: &Range<u32>, below: &Range<u32>| {
+        above.start == below.end && index_of(above.start) != 0
+    };
+    pages.chunk_by(are_joined).map(|run| run[run.len() - 1].start..run[0].end)
 }
 
 /// Gives the memory of these slots back to the system. Returns false if it stays. The caller has all of the slots in
@@ -163,7 +152,8 @@ mod tests {
         let first_of_a_block = (1..10_000).find(|number| index_of(page(*number).start) == 0);
         let first = first_of_a_block.expect("a block has an end");
         let from_the_top = [first + 2, first + 1, first, first - 1, first - 2, first - 4];
-        let runs = joined(from_the_top.map(page).to_vec());
+        let from_the_top = from_the_top.map(page);
+        let runs: Vec<_> = joined(&from_the_top).collect();
         let expected = [(first, first + 2), (first - 2, first - 1), (first - 4, first - 4)];
         assert_eq!(runs, expected.map(|(low, high)| page(low).start..page(high).end));
         assert_eq!(block_of(page(first).start), 1);
