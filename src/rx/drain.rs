@@ -38,11 +38,11 @@ use std::time::{Duration, Instant};
 
 use super::delayed::Entry;
 use super::serial::SerialQueue;
-use super::timer::{RunOrDrop, Timers, after, cancel_timer};
+use super::timer::{RunOrDrop, Timers, after, cancel_timer, global_timers};
 use super::worker::TaskQueue;
 use crate::job::{Next, Ran};
 use crate::platform::sync::{Mutex, MutexGuard, Ordering, local, lock};
-use crate::{Cancellable, DueTask, Executor, PanicHook};
+use crate::{Cancellable, DueTask, Executor, PanicHook, ScheduleExt};
 
 /// How many tasks a drain runs before it lets other workers have the thread.
 const BATCH: usize = 64;
@@ -209,7 +209,7 @@ impl Drain {
                 return;
             }
         }
-        if is_finishing && queue.timers.in_order().is_some() {
+        if is_finishing && queue.timers.as_scheduler().is_some() {
             queue.dispose(); // what is delayed would not find a thread: the tick thread is not the executor's
         }
     }
@@ -313,10 +313,10 @@ impl RetryQueue {
         let retries = Arc::clone(self);
         let attempt = RunOrDrop::new(move |fires| retries.attempt(number, is_last_resort, fires));
         let set =
-            |timers: &Timers| timers.schedule(after(timers.now(), pause), move || attempt.run());
+            |timers: &Timers| timers.schedule_at(after(timers.now(), pause), move || attempt.run());
         // Timers that refuse drop the attempt, which then turns to the last resort.
         let timer = if is_last_resort {
-            Timers::of_the_global_scheduler().and_then(|global| set(&global))
+            global_timers().and_then(|global| set(&global))
         } else {
             set(&self.timers)
         };

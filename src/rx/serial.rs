@@ -140,7 +140,7 @@ impl SerialQueue {
         let state = State {
             incoming: VecDeque::new(),
             last_number: 0,
-            delayed: Delayed::new(Epoch::new(timers.now()), timers.in_order().is_some()),
+            delayed: Delayed::new(Epoch::new(timers.now()), timers.as_scheduler().is_some()),
             is_closed: false,
             executor: Some(executor),
             has_drain: false,
@@ -168,7 +168,7 @@ impl SerialQueue {
 
     /// Returns false if nobody keeps the time of its tasks any more.
     fn keeps_time(&self, state: &State) -> bool {
-        !state.is_closed && !self.timers.in_order().is_some_and(Scheduler::is_closed)
+        !state.is_closed && !self.timers.as_scheduler().is_some_and(Scheduler::is_closed)
     }
 
     pub(super) fn me(&self) -> Arc<SerialQueue> {
@@ -227,7 +227,7 @@ impl SerialQueue {
         // from its timers or its caller. There its next run goes through a timer, after all that is due. On other
         // threads it is queued at once.
         let is_needed_elsewhere = drain::this_thread().is_inline
-            || self.timers.in_order().is_none_or(Scheduler::is_turned_here); // elsewhere perhaps
+            || self.timers.as_scheduler().is_none_or(Scheduler::is_turned_here); // elsewhere perhaps
         let mut state = self.state();
         if state.is_closed {
             return None;
@@ -355,7 +355,8 @@ impl SerialQueue {
         newest: Option<Entry>,
         is_finishing: bool,
     ) -> Option<Entry> {
-        let keeps_delayed = is_finishing && newest.is_some() && self.timers.in_order().is_none();
+        let keeps_delayed =
+            is_finishing && newest.is_some() && self.timers.as_scheduler().is_none();
         let newest = newest.filter(|job| self.leave_the_queue(&self.state(), job.position()));
         newest.iter().for_each(|_| self.limit.leave());
         self.end(keeps_delayed);
@@ -533,6 +534,7 @@ impl Drop for SerialQueue {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use super::super::timer::timers_of;
     use super::*;
     use crate::job::{Job, Once};
     use crate::{Cancel, DueTask};
@@ -545,7 +547,7 @@ mod tests {
         let keep = Arc::clone(&kept);
         let never_runs = move |task: DueTask| lock(&keep).push(task);
         let (hook, limit) = (PanicHook::default(), PendingLimit::new(None));
-        let retries = RetryQueue::new(Timers::of(timers));
+        let retries = RetryQueue::new(timers_of(timers));
         let queue = SerialQueue::new(Arc::new(never_runs), hook, limit, retries);
         let owner: Weak<dyn TaskQueue> = Weak::clone(&queue.me) as Weak<dyn TaskQueue>;
         let push = || {

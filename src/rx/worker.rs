@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::context::{Capture, InContext, both};
 use super::delayed::Entry;
 use super::scheduler::ExecutorScheduler;
-use super::timer::{Timers, after};
+use super::timer::{after, timers_of};
 use crate::clock::repeat::unboxed;
 use crate::job::{Job, NamedOnce, Once, Owner, Series, Work};
 use crate::platform::impls::impl_debug;
@@ -141,7 +141,7 @@ impl Worker {
     /// ```
     pub fn new(schedule_and_executor: impl Schedule + Executor) -> Worker {
         let both = Arc::new(schedule_and_executor);
-        ExecutorScheduler::with(Arc::clone(&both) as Arc<dyn Executor>, Timers::of(both)).worker()
+        ExecutorScheduler::with(Arc::clone(&both) as Arc<dyn Executor>, timers_of(both)).worker()
     }
 
     pub(super) fn at(queue: Arc<dyn TaskQueue>) -> Worker {
