@@ -317,8 +317,8 @@ impl Worker {
                 resume_unwind(panic)
             }
         };
-        let given = self.submit(deadline, may_wait, InContext { scope, work });
-        given.map_err(|(reason, back)| (reason, back.work))
+        let given = self.submit(deadline, may_wait, InContext { scope, work: Some(work) });
+        given.map_err(|(reason, back)| (reason, back.work.expect("it has not run")))
     }
 
     fn submit<W: Work<Output = ()>>(
