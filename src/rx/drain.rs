@@ -268,10 +268,10 @@ pub(super) struct RetryQueue {
 struct Retries {
     /// By age.
     queues: BTreeMap<u64, Arc<SerialQueue>>,
-    last_ticket: u64,
+    /// Numbers the queues, and the attempts.
+    last_number: u64,
     /// The number of the attempt that runs or waits for its time, 0 if there is none. Only this attempt may act.
     attempt: u64,
-    last_attempt: u64,
     /// Set while the attempt waits.
     timer: Option<Cancellable>,
 }
@@ -284,8 +284,8 @@ impl RetryQueue {
     /// Adds a queue, with its drain. If no attempt is on its way, one is made after this pause.
     fn wait(self: &Arc<Self>, queue: Arc<SerialQueue>, pause: Duration) {
         let mut state = lock(&self.state);
-        state.last_ticket += 1;
-        let ticket = state.last_ticket;
+        state.last_number += 1;
+        let ticket = state.last_number;
         queue.retry_ticket.store(ticket, Ordering::Relaxed);
         state.queues.insert(ticket, queue);
         if state.attempt == 0 {
@@ -306,41 +306,34 @@ impl RetryQueue {
         pause: Duration,
         is_last_resort: bool,
     ) {
-        state.last_attempt += 1;
-        let number = state.last_attempt;
+        state.last_number += 1;
+        let number = state.last_number;
         state.attempt = number;
         drop(state);
         let retries = Arc::clone(self);
         let attempt = RunOrDrop::new(move |fires| retries.attempt(number, is_last_resort, fires));
-        let set =
-            |timers: &Timers| timers.schedule_at(after(timers.now(), pause), move || attempt.run());
+        let timers = if is_last_resort { global_timers() } else { Ok(Arc::clone(&self.timers)) };
         // Timers that refuse drop the attempt, which then turns to the last resort.
-        let timer = if is_last_resort {
-            global_timers().and_then(|global| set(&global))
-        } else {
-            set(&self.timers)
-        };
+        let timer = timers.and_then(|timers| {
+            timers.schedule_at(after(timers.now(), pause), move || attempt.run())
+        });
         let Ok(timer) = timer else { return };
         let mut state = lock(&self.state);
-        if state.attempt == number && !state.queues.is_empty() {
-            let old = state.timer.replace(timer); // it may have fired before it could be stored
-            drop(state);
-            return cancel_timer(&PanicHook::default(), old);
-        }
-        if state.attempt == number {
-            state.attempt = 0; // all have left in the meantime
-        }
+        // It may have fired before it could be stored, and if all queues have left in the meantime, nobody needs it.
+        let is_its = state.attempt == number;
+        let unneeded = if is_its { state.timer.replace(timer) } else { Some(timer) };
         drop(state);
-        cancel_timer(&PanicHook::default(), Some(timer));
+        cancel_timer(&PanicHook::default(), unneeded);
     }
 
     /// Removes a queue that was disposed.
     pub(super) fn remove(&self, queue: &SerialQueue) {
         let mut state = lock(&self.state);
         let removed = state.queues.remove(&queue.retry_ticket.load(Ordering::Relaxed));
-        let timer = if state.queues.is_empty() { state.timer.take() } else { None };
-        if timer.is_some() {
-            state.attempt = 0;
+        let mut timer = None;
+        if state.queues.is_empty() {
+            state.attempt = 0; // a thread that still sets its timer finds that out
+            timer = state.timer.take();
         }
         drop(state);
         drop(removed);
@@ -380,7 +373,7 @@ impl RetryQueue {
         let pause = if fires && self.hand_over() { PAUSE } else { self.pause() };
         let mut state = lock(&self.state);
         if state.attempt != number {
-            return; // all had left when `schedule` looked
+            return; // all had left in the meantime
         }
         state.attempt = 0;
         if state.queues.is_empty() {
