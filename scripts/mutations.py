@@ -421,7 +421,7 @@ MUTATIONS = [
     ("delay: an insert wakes nobody", "src/delay/mod.rs",
      "        shared.has_come(place, items, due.0);\n        Ok(", "        drop(items);\n        Ok(", models("delays")),
     ("delay: a leader looks before it says so", "src/delay/shared.rs",
-     "        self.asleep_until.store(Moment::NEVER.0, Ordering::Relaxed);\n        let mut until", "        let mut until", models("delays")),
+     "        self.asleep_until.store(Moment::NEVER.0, Ordering::Relaxed);\n        let heads", "        let heads", models("delays")),
     ("delay: a leader that leaves wakes nobody", "src/delay/shared.rs",
      "        next.into_iter().for_each(wake);\n        quietly(|| drop(mine));", "        drop(next);\n        quietly(|| drop(mine));",
      models("delays")),

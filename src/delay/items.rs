@@ -32,7 +32,7 @@ pub(super) struct Items<K, V> {
     pub(super) is_closed: bool,
     /// No item is due before it: see SHARD-1.
     pub(super) head: Moment,
-    table: Table,
+    pub(super) table: Table,
     wheel: Wheel<Item<K, V>>,
 }
 
@@ -57,11 +57,6 @@ impl<K, V> Items<K, V> {
         let wheel = Wheel::new(BUCKETS).with_granularity(GRANULARITY).starting_at(start.0);
         let wheel = wheel.in_one_page(); // many shards have few values each
         Items { wheel, table: Table::default(), head: Moment::NEVER, is_closed: false }
-    }
-
-    /// The keys.
-    pub(super) fn table(&self) -> &Table {
-        &self.table
     }
 
     pub(super) fn len(&self) -> usize {

@@ -411,7 +411,6 @@ impl<K: Hash + Eq, V> DelayQueue<K, V> {
         let is_ended = shared.scheduler.is_closed();
         let mut items = shared.shard(place.shard);
         if items.is_closed || is_ended {
-            drop(items);
             return Err(InsertError::new(ScheduleError::Closed, (key, value)));
         }
         // If `Eq` panics here, key and value are dropped after the guard, as parameters are.
@@ -419,13 +418,10 @@ impl<K: Hash + Eq, V> DelayQueue<K, V> {
             Some((_, at)) => Some((items.replace(at, value, due), key)),
             None if shared.limit.enter() => {
                 items.insert(place.hash, key, value, due);
-                shared.note_table(place, &items);
+                shared.hints[place.shard].note(&items.table);
                 None
             }
-            None => {
-                drop(items);
-                return Err(InsertError::new(ScheduleError::Full, (key, value)));
-            }
+            None => return Err(InsertError::new(ScheduleError::Full, (key, value))),
         };
         shared.has_come(place, items, due.0);
         Ok(before.map(|(value, _)| value)) // the key that is not needed is dropped here
