@@ -85,7 +85,13 @@ impl SharedQueue {
     pub(super) fn of_a_thread(name: String, clock: Arc<dyn Clock>) -> io::Result<Arc<SharedQueue>> {
         let queue = SharedQueue::new(clock, true);
         let tasks = Arc::clone(&queue.tasks);
-        thread::Builder::new().name(name).spawn(move || run_thread(&tasks))?;
+        let drains = move || {
+            // The panics of tasks are caught in there, so this one is the clock's.
+            while PanicHook::default().catch(None, || drain(&tasks, Tasks::take)).is_none() {
+                rest_blind();
+            }
+        };
+        thread::Builder::new().name(name).spawn(|| drain::with_a_drain(drains))?;
         Ok(queue)
     }
 
@@ -110,16 +116,6 @@ impl Drop for SharedQueue {
     fn drop(&mut self) {
         self.tasks.close();
     }
-}
-
-/// The body of a queue's own thread.
-fn run_thread(tasks: &Tasks) {
-    drain::with_a_drain(|| {
-        // The panics of tasks are caught in there, so this one is the clock's.
-        while PanicHook::default().catch(None, || drain(tasks, Tasks::take)).is_none() {
-            rest_blind();
-        }
-    });
 }
 
 /// Runs tasks as long as there is a next one.
