@@ -92,7 +92,7 @@ use std::time::{Duration, Instant};
 
 use crate::platform::impls::impl_debug;
 use crate::scheduler::in_force::is_served_here;
-use crate::{ScheduleError, Scheduler, Sleeper};
+use crate::{Clock, ScheduleError, Scheduler, Sleeper, SystemClock};
 use items::{Due, Items};
 use shared::{Inside, Shared};
 use taker::Taker;
@@ -277,20 +277,15 @@ impl<K, V> DelayQueue<K, V> {
             if let Poll::Ready(item) = next.as_mut().poll(&mut context) {
                 return item;
             }
-            let Some(end) = end else {
-                assert!(
-                    !is_served_here(self.shared.scheduler.shared()),
-                    "`DelayQueue::recv` would block the thread that serves its scheduler, and wait for ever: take what \
-                     is due with `try_next`, or receive on a thread of your own"
-                );
-                sleeper.sleep();
-                continue;
-            };
-            let left = end.saturating_duration_since(Instant::now());
-            sleeper.sleep_for(left);
-            if left.is_zero() {
+            if end.is_some_and(|end| end <= Instant::now()) {
                 return None;
             }
+            assert!(
+                end.is_some() || !is_served_here(self.shared.scheduler.shared()),
+                "`DelayQueue::recv` would block the thread that serves its scheduler, and wait for ever: take what is due \
+                 with `try_next`, or receive on a thread of your own"
+            );
+            SystemClock.sleep(&sleeper, end);
         }
     }
 
