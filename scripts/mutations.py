@@ -158,18 +158,13 @@ MUTATIONS = [
     ("a drain in the middle of a sweep breaks the order", "src/wheel/buckets.rs",
      "        self.places.join(self.places.swept, &mut self.pool); // or that chain would be out of order\n", "", ["cargo", "test", "--lib", "wheel::sweep"]),
     ("rx: a reset is decided by where the task was", "src/rx/serial.rs",
-     """        let mut state = self.state();
-        let mut outgoing = None;
-        if matches!(position.get(), Position::Queued(_)) {
-            drop(state);
-            outgoing = Some(lock(&self.outgoing));
-            state = self.state();
-        }
-        match (position.get(), outgoing) {
-""", """        let seen = position.get();
-        let outgoing = Some(lock(&self.outgoing));
+     """        let outgoing = lock(&self.outgoing);
         let mut state = self.state();
-        match (seen, outgoing) {
+        match position.get() {
+""", """        let seen = position.get();
+        let outgoing = lock(&self.outgoing);
+        let mut state = self.state();
+        match seen {
 """,
      tests("layers::s28_layers")),
     ("a series that was reset in its run is returned by the estimate", "src/engine/slots/deadline.rs",
@@ -623,7 +618,7 @@ MUTATIONS = [
     ("rx: a clean-up that comes late never runs", "src/rx/cleanups.rs",
      "        cleanup();\n", "        drop(cleanup);\n", tests("rx::cleanups")),
     ("rx: a delay that is refused keeps its place", "src/rx/serial.rs",
-     "                self.limit.leave();\n                Err(reason)\n", "                Err(reason)\n",
+     "        self.limit.leave();\n        Err(reason)\n", "        Err(reason)\n",
      tests("rx::")),
     ("rx: a series whose timer is refused stays", "src/rx/drain.rs",
      "                        self.withdraw(wait.key);\n", "", tests("rx::")),

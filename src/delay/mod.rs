@@ -342,7 +342,7 @@ impl<K, V> DelayQueue<K, V> {
     /// ```
     pub fn close(&self) -> Vec<Expired<K, V>> {
         let mut all: Vec<_> = self.shared.close().into_iter().flat_map(Items::drain).collect();
-        all.sort_by_key(|(due, _)| *due); // it finds the runs, of which each shard is one
+        all.sort_by_key(|(due, _)| *due);
         all.into_iter().map(|(_, out)| self.shared.expired(out)).collect()
     }
 

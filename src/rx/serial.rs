@@ -201,22 +201,18 @@ impl SerialQueue {
     ) -> Result<(), ScheduleError> {
         let wait = state.delayed.insert(job, deadline, Timer::FIRST);
         drop(state);
-        match caught(|| self.set_timer(wait)) {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(reason)) => {
-                let refused = self.state().delayed.remove(wait.key);
-                // Otherwise it has left: a disposal has cancelled it, or its timer has fired and was refused afterwards.
-                if refused.is_none() {
-                    return Ok(());
-                }
-                self.limit.leave();
-                Err(reason)
-            }
-            Err(panic) => {
-                self.withdraw(wait.key);
-                resume_unwind(panic) // of a schedule from outside
-            }
+        let set = caught(|| self.set_timer(wait)).unwrap_or_else(|panic| {
+            self.withdraw(wait.key);
+            resume_unwind(panic) // of a schedule from outside
+        });
+        let Err(reason) = set else { return Ok(()) };
+        let refused = self.state().delayed.remove(wait.key);
+        // Otherwise it has left: a disposal has cancelled it, or its timer has fired and was refused afterwards.
+        if refused.is_none() {
+            return Ok(());
         }
+        self.limit.leave();
+        Err(reason)
     }
 
     /// Queues the next run of the series that the drain has just run, or delays it. Called with the lock of the job
@@ -438,18 +434,13 @@ impl Owner for SerialQueue {
     fn move_to(&self, position: &AtomicPosition, deadline: Instant) -> Option<Option<WheelKey>> {
         // The task's timer, and a move on another thread, change its position under the lock of the state alone. So the
         // position counts only as it is read under that lock.
+        let outgoing = lock(&self.outgoing);
         let mut state = self.state();
-        let mut outgoing = None;
-        if matches!(position.get(), Position::Queued(_)) {
-            drop(state);
-            outgoing = Some(lock(&self.outgoing));
-            state = self.state();
-        }
-        match (position.get(), outgoing) {
+        match position.get() {
             // If it has left, it is about to be cancelled.
-            (Position::Delayed(key), _) => state.delayed.move_to(key, deadline).map(Some),
+            Position::Delayed(key) => state.delayed.move_to(key, deadline).map(Some),
             // Otherwise the task stays where it is.
-            (Position::Queued(number), Some(outgoing)) if self.keeps_time(&state) => {
+            Position::Queued(number) if self.keeps_time(&state) => {
                 let job = find(&outgoing.tasks, number).or_else(|| find(&state.incoming, number));
                 let job = Arc::clone(job?);
                 self.stale.fetch_add(1, Ordering::Relaxed);
