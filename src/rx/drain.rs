@@ -32,6 +32,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::time::{Duration, Instant};
@@ -41,6 +42,7 @@ use super::serial::SerialQueue;
 use super::timer::{RunOrDrop, Timers, after, cancel_timer, global_timers};
 use super::worker::TaskQueue;
 use crate::job::{Next, Ran};
+use crate::platform::panics::caught;
 use crate::platform::sync::{Mutex, MutexGuard, Ordering, local, lock};
 use crate::{Cancellable, DueTask, Executor, PanicHook, ScheduleExt};
 
@@ -102,7 +104,9 @@ fn with_state<R>(state: ThreadState, act: impl FnOnce() -> R) -> R {
 
 /// Calls something as if a drain ran it, so its thread is not held back.
 pub(super) fn with_a_drain<R>(act: impl FnOnce() -> R) -> R {
-    with_state(ThreadState { drains: 1, ..ThreadState::default() }, act)
+    let before = this_thread();
+    let state = ThreadState { drains: before.drains + 1, ..before };
+    with_state(state, || caught(act)).unwrap_or_else(|panic| resume_unwind(panic))
 }
 
 /// The right to run the tasks of a queue. If an executor drops it, it is handed over again (DRAIN-1).

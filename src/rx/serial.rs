@@ -460,12 +460,7 @@ impl Owner for SerialQueue {
 }
 
 impl TaskQueue for SerialQueue {
-    fn submit(
-        &self,
-        job: Entry,
-        deadline: Option<Instant>,
-        may_wait: bool,
-    ) -> Result<(), ScheduleError> {
+    fn submit(&self, job: Entry, deadline: Option<Instant>) -> Result<(), ScheduleError> {
         let mut state = self.state();
         if state.is_closed {
             return Err(ScheduleError::Closed);
@@ -483,7 +478,7 @@ impl TaskQueue for SerialQueue {
                 return Err(ScheduleError::Closed);
             }
         }
-        if is_too_long && may_wait && drain::this_thread().drains == 0 {
+        if is_too_long && drain::this_thread().drains == 0 {
             self.pressure.hold_back(|| {
                 let ahead = self.state().incoming.len() as u64;
                 Flow { ahead, passed: self.passed.load(Ordering::Relaxed) }
@@ -542,7 +537,7 @@ mod tests {
         let owner: Weak<dyn TaskQueue> = Weak::clone(&queue.me) as Weak<dyn TaskQueue>;
         let push = || {
             let job = Job::new(Weak::clone(&owner), Once::new(|| ()));
-            assert!(queue.submit(Arc::clone(&job) as Entry, None, true).is_ok());
+            assert!(queue.submit(Arc::clone(&job) as Entry, None).is_ok());
             job
         };
         let mut window: VecDeque<_> = (0..100).map(|_| push()).collect();

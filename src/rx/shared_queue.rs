@@ -207,12 +207,7 @@ impl Owner for Member {
 }
 
 impl TaskQueue for Member {
-    fn submit(
-        &self,
-        job: Entry,
-        deadline: Option<Instant>,
-        may_wait: bool,
-    ) -> Result<(), ScheduleError> {
+    fn submit(&self, job: Entry, deadline: Option<Instant>) -> Result<(), ScheduleError> {
         let now = self.now();
         let due = deadline.unwrap_or(now);
         if !self.limit.enter() {
@@ -225,7 +220,7 @@ impl TaskQueue for Member {
         let queue = &self.queue;
         if !queue.has_thread {
             queue.run_here(); // a caller that drains is never ahead of itself
-        } else if is_behind && may_wait && drain::this_thread().drains == 0 {
+        } else if is_behind && drain::this_thread().drains == 0 {
             queue.pressure.hold_back(|| {
                 let now = self.now();
                 let (overdue, passed) = queue.tasks.overdue(now, now);
