@@ -42,7 +42,7 @@
 //! | I have | take |
 //! | --- | --- |
 //! | values under keys, to push further, to look at, to keep at the end; takers that block, await or stream | [`DelayQueue`] |
-//! | items without keys of their own, taken by threads, on any [`Clock`](crate::Clock); no scheduler | [`DelayedWorkQueue`](crate::pool::DelayedWorkQueue) |
+//! | items without keys of their own, taken by threads, on any [`Clock`]; no scheduler | [`DelayedWorkQueue`](crate::pool::DelayedWorkQueue) |
 //! | one thread that has its own time | [`Wheel`](crate::wheel::Wheel): the data structure alone |
 //! | something to *do* at a time | [`Scheduler::schedule_once`](crate::Scheduler::schedule_once) |
 //!
