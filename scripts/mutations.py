@@ -163,18 +163,13 @@ MUTATIONS = [
     ("a drain in the middle of a sweep breaks the order", "src/wheel/buckets.rs",
      "        self.places.join(self.places.swept, &mut self.pool); // or that chain would be out of order\n", "", ["cargo", "test", "--lib", "wheel::sweep"]),
     ("rx: a reset is decided by where the task was", "src/rx/serial.rs",
-     """        let mut state = self.state();
-        let mut outgoing = None;
-        if matches!(position.get(), Position::Queued(_)) {
-            drop(state);
-            outgoing = Some(lock(&self.outgoing));
-            state = self.state();
-        }
-        match (position.get(), outgoing) {
-""", """        let seen = position.get();
-        let outgoing = Some(lock(&self.outgoing));
+     """        let outgoing = lock(&self.outgoing);
         let mut state = self.state();
-        match (seen, outgoing) {
+        match position.get() {
+""", """        let seen = position.get();
+        let outgoing = lock(&self.outgoing);
+        let mut state = self.state();
+        match seen {
 """,
      tests("layers::s28_layers")),
     ("a series that was reset in its run is returned by the estimate", "src/engine/slots/deadline.rs",
@@ -427,7 +422,7 @@ MUTATIONS = [
     ("delay: an insert wakes nobody", "src/delay/mod.rs",
      "        shared.has_come(place, items, due.0);\n        Ok(", "        drop(items);\n        Ok(", models("delays")),
     ("delay: a leader looks before it says so", "src/delay/shared.rs",
-     "        self.asleep_until.store(Moment::NEVER.0, Ordering::Relaxed);\n        let mut until", "        let mut until", models("delays")),
+     "        self.asleep_until.store(Moment::NEVER.0, Ordering::Relaxed);\n        let heads", "        let heads", models("delays")),
     ("delay: a leader that leaves wakes nobody", "src/delay/shared.rs",
      "        next.into_iter().for_each(wake);\n        quietly(|| drop(mine));", "        drop(next);\n        quietly(|| drop(mine));",
      models("delays")),
@@ -524,7 +519,7 @@ MUTATIONS = [
     ("rx: a leftover that was moved waits", "src/rx/timer.rs",
      "now.is_some() && fired_for > now", "now.is_some() && fired_for > now && false", tests("layers::s28_layers")),
     ("rx: a queued task moves to no clock", "src/rx/serial.rs",
-     "!state.is_closed && !self.timers.in_order().is_some_and(Scheduler::is_closed)", "!state.is_closed", tests("layers::s28_layers", "rx::end")),
+     "!state.is_closed && !self.timers.as_scheduler().is_some_and(Scheduler::is_closed)", "!state.is_closed", tests("layers::s28_layers", "rx::end")),
     ("jobs: a task that waits for its turn has no deadline", "src/job/mod.rs",
      "            Due::Now => Some(owner.now()),\n", "            Due::Now => None,\n", tests("layers::s28_layers")),
     ("queue: an item that was moved comes early", "src/pool/queue.rs",
@@ -629,7 +624,7 @@ MUTATIONS = [
     ("rx: a clean-up that comes late never runs", "src/rx/cleanups.rs",
      "        cleanup();\n", "        drop(cleanup);\n", tests("rx::cleanups")),
     ("rx: a delay that is refused keeps its place", "src/rx/serial.rs",
-     "                self.limit.leave();\n                Err(reason)\n", "                Err(reason)\n",
+     "        self.limit.leave();\n        Err(reason)\n", "        Err(reason)\n",
      tests("rx::")),
     ("rx: a series whose timer is refused stays", "src/rx/drain.rs",
      "                        self.withdraw(wait.key);\n", "", tests("rx::")),

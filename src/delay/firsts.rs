@@ -30,10 +30,6 @@ fn to_bound((deadline, order): Due) -> u128 {
     u128::from(deadline.0) << u64::BITS | u128::from(order)
 }
 
-fn to_due(bound: u128) -> Due {
-    (Moment((bound >> u64::BITS) as u64), bound as u64)
-}
-
 impl Firsts {
     /// Of so many shards, which are empty.
     pub(super) fn new(shards: usize) -> Firsts {
@@ -50,10 +46,10 @@ impl Firsts {
         usize::from(self.nodes[1])
     }
 
-    /// Returns the bound of a shard.
+    /// Returns the deadline of a shard's bound.
     #[inline]
-    pub(super) fn bound(&self, shard: usize) -> Due {
-        to_due(self.bounds[shard])
+    pub(super) fn deadline(&self, shard: usize) -> Moment {
+        Moment((self.bounds[shard] >> u64::BITS) as u64)
     }
 
     /// Sets the bound of a shard.
@@ -93,7 +89,8 @@ mod tests {
                 bounds[shard] = bound;
                 firsts.set(shard, bound);
                 assert_eq!(bounds.iter().min(), Some(&bounds[firsts.first()]));
-                assert_eq!(firsts.bound(shard), bound);
+                assert_eq!(firsts.bounds[shard], to_bound(bound));
+                assert_eq!(firsts.deadline(shard), bound.0);
             }
         }
     }

@@ -32,7 +32,7 @@ pub(super) struct Items<K, V> {
     pub(super) is_closed: bool,
     /// No item is due before it: see SHARD-1.
     pub(super) head: Moment,
-    table: Table,
+    pub(super) table: Table,
     wheel: Wheel<Item<K, V>>,
 }
 
@@ -57,11 +57,6 @@ impl<K, V> Items<K, V> {
         let wheel = Wheel::with_granularity(BUCKETS, GRANULARITY, start.0);
         let wheel = wheel.in_one_page(); // many shards have few values each
         Items { wheel, table: Table::default(), head: Moment::NEVER, is_closed: false }
-    }
-
-    /// The keys.
-    pub(super) fn table(&self) -> &Table {
-        &self.table
     }
 
     pub(super) fn len(&self) -> usize {
@@ -113,21 +108,17 @@ impl<K, V> Items<K, V> {
         self.wheel.next_expiry_within(LOOK).map_or(Moment::NEVER, Moment).max(self.head)
     }
 
-    /// Closes the shard, and returns all that was in it. The caller drains that with nothing locked, because draining sorts.
+    /// Closes the shard, and returns all that was in it. The caller drains that with nothing locked, because it takes long.
     pub(super) fn close(&mut self) -> Items<K, V> {
         let nothing = Items { is_closed: true, ..Items::new(Moment(self.wheel.now())) };
         std::mem::replace(self, nothing)
     }
 
-    /// Takes all items out, due or not, in order.
+    /// Takes all items out, due or not, in no order.
     pub(super) fn drain(mut self) -> impl Iterator<Item = (Due, Out<K, V>)> {
-        std::iter::from_fn(move || {
-            let mut due = (Moment::NEVER, 0);
-            let out = self.pop_if(Moment::NEVER, |first| {
-                due = first;
-                true
-            });
-            Some((due, out?))
+        self.wheel.take_all().into_iter().map(|(deadline, order, Item { key, value, .. })| {
+            let deadline = Moment(deadline);
+            ((deadline, order), (deadline, key, value))
         })
     }
 

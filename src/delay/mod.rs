@@ -42,7 +42,7 @@
 //! | I have | take |
 //! | --- | --- |
 //! | values under keys, to push further, to look at, to keep at the end; takers that block, await or stream | [`DelayQueue`] |
-//! | items without keys of their own, taken by threads, on any [`Clock`](crate::Clock); no scheduler | [`DelayedWorkQueue`](crate::pool::DelayedWorkQueue) |
+//! | items without keys of their own, taken by threads, on any [`Clock`]; no scheduler | [`DelayedWorkQueue`](crate::pool::DelayedWorkQueue) |
 //! | one thread that has its own time | [`Wheel`](crate::wheel::Wheel): the data structure alone |
 //! | something to *do* at a time | [`Scheduler::schedule_once`](crate::Scheduler::schedule_once) |
 //!
@@ -92,7 +92,7 @@ use std::time::{Duration, Instant};
 
 use crate::platform::impls::impl_debug;
 use crate::scheduler::in_force::is_served_here;
-use crate::{ScheduleError, Scheduler, Sleeper};
+use crate::{Clock, ScheduleError, Scheduler, Sleeper, SystemClock};
 use items::{Due, Items};
 use shared::{Inside, Shared};
 use taker::Taker;
@@ -277,20 +277,15 @@ impl<K, V> DelayQueue<K, V> {
             if let Poll::Ready(item) = next.as_mut().poll(&mut context) {
                 return item;
             }
-            let Some(end) = end else {
-                assert!(
-                    !is_served_here(self.shared.scheduler.shared()),
-                    "`DelayQueue::recv` would block the thread that serves its scheduler, and wait for ever: take what \
-                     is due with `try_next`, or receive on a thread of your own"
-                );
-                sleeper.sleep();
-                continue;
-            };
-            let left = end.saturating_duration_since(Instant::now());
-            sleeper.sleep_for(left);
-            if left.is_zero() {
+            if end.is_some_and(|end| end <= Instant::now()) {
                 return None;
             }
+            assert!(
+                end.is_some() || !is_served_here(self.shared.scheduler.shared()),
+                "`DelayQueue::recv` would block the thread that serves its scheduler, and wait for ever: take what is due \
+                 with `try_next`, or receive on a thread of your own"
+            );
+            SystemClock.sleep(&sleeper, end);
         }
     }
 
@@ -347,7 +342,7 @@ impl<K, V> DelayQueue<K, V> {
     /// ```
     pub fn close(&self) -> Vec<Expired<K, V>> {
         let mut all: Vec<_> = self.shared.close().into_iter().flat_map(Items::drain).collect();
-        all.sort_by_key(|(due, _)| *due); // it finds the runs, of which each shard is one
+        all.sort_by_key(|(due, _)| *due);
         all.into_iter().map(|(_, out)| self.shared.expired(out)).collect()
     }
 
@@ -411,7 +406,6 @@ impl<K: Hash + Eq, V> DelayQueue<K, V> {
         let is_ended = shared.scheduler.is_closed();
         let mut items = shared.shard(place.shard);
         if items.is_closed || is_ended {
-            drop(items);
             return Err(InsertError::new(ScheduleError::Closed, (key, value)));
         }
         // If `Eq` panics here, key and value are dropped after the guard, as parameters are.
@@ -419,13 +413,10 @@ impl<K: Hash + Eq, V> DelayQueue<K, V> {
             Some((_, at)) => Some((items.replace(at, value, due), key)),
             None if shared.limit.enter() => {
                 items.insert(place.hash, key, value, due);
-                shared.note_table(place, &items);
+                shared.hints[place.shard].note(&items.table);
                 None
             }
-            None => {
-                drop(items);
-                return Err(InsertError::new(ScheduleError::Full, (key, value)));
-            }
+            None => return Err(InsertError::new(ScheduleError::Full, (key, value))),
         };
         shared.has_come(place, items, due.0);
         Ok(before.map(|(value, _)| value)) // the key that is not needed is dropped here

@@ -44,7 +44,7 @@ use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash};
 use std::num::NonZeroU32;
 use std::ptr;
-use std::sync::{OnceLock, TryLockError};
+use std::sync::{LazyLock, TryLockError};
 use std::task::Waker;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -77,7 +77,7 @@ pub(super) struct Shared<K, V> {
     /// bit and the item. A taker that has the lock of a shard sees the bits that were set before what is in that shard.
     lowered: AtomicU64,
     /// Where the shards' tables are, to fetch what a call will read ahead of the lock.
-    hints: Box<[Hint]>,
+    pub(super) hints: Box<[Hint]>,
     /// Counts inserts and resets, if readings of the clock may be equal. Relaxed: only its order counts.
     order: Option<CachePadded<AtomicU64>>,
     takers: CachePadded<Mutex<Takers>>,
@@ -104,17 +104,11 @@ pub(super) struct Place {
     pub(super) hash: NonZeroU32,
 }
 
-/// Returns sixteen shards for each processor, so that two threads seldom want the same one at a time.
-fn shards() -> usize {
-    static SHARDS: OnceLock<usize> = OnceLock::new();
-    if IS_MODEL {
-        return 2;
-    }
-    *SHARDS.get_or_init(|| {
-        let processors = thread::available_parallelism().map_or(1, usize::from);
-        (16 * processors).next_power_of_two().clamp(4, MOST)
-    })
-}
+/// Sixteen shards for each processor, so that two threads seldom want the same one at a time.
+static SHARDS: LazyLock<usize> = LazyLock::new(|| {
+    let processors = thread::available_parallelism().map_or(1, usize::from);
+    if IS_MODEL { 2 } else { (16 * processors).next_power_of_two().clamp(4, MOST) }
+});
 
 impl<K, V> Shared<K, V> {
     pub(super) fn new(scheduler: Scheduler, limit: usize) -> Shared<K, V> {
@@ -124,16 +118,16 @@ impl<K, V> Shared<K, V> {
         let start = timeline.start();
         let shard = |_| CachePadded::new(Mutex::new(Items::new(start)));
         let by_clock = scheduler.tells_calls_apart();
-        let (firsts, line) = (Firsts::new(shards()), WaitList::new());
+        let (firsts, line) = (Firsts::new(*SHARDS), WaitList::new());
         let order = (!by_clock).then(|| CachePadded::new(AtomicU64::new(0)));
         Shared {
             scheduler,
             timeline,
             hasher: RandomState::new(),
             limit: PendingLimit::new((limit < usize::MAX).then_some(limit)),
-            shards: (0..shards()).map(shard).collect(),
+            shards: (0..*SHARDS).map(shard).collect(),
             lowered: AtomicU64::new(0),
-            hints: (0..shards()).map(|_| Hint::default()).collect(),
+            hints: (0..*SHARDS).map(|_| Hint::default()).collect(),
             order,
             takers: CachePadded::new(Mutex::new(Takers { latest: start, firsts, line })),
             asleep_until: AtomicU64::new(AWAKE),
@@ -247,7 +241,7 @@ impl<K, V> Shared<K, V> {
         self.look_at_lowered(firsts, None);
         loop {
             let shard = firsts.first();
-            if firsts.bound(shard).0 > now {
+            if firsts.deadline(shard) > now {
                 return None;
             }
             let mut items = self.shard(shard);
@@ -314,10 +308,8 @@ impl<K, V> Shared<K, V> {
     /// Finds out until when the leader may sleep (LINE-1). The takers are locked.
     fn look_before_sleep(&self) -> Moment {
         self.asleep_until.store(Moment::NEVER.0, Ordering::Relaxed);
-        let mut until = Moment::NEVER;
-        for shard in 0..self.shards.len() {
-            until = until.min(self.shard(shard).not_before());
-        }
+        let heads = (0..self.shards.len()).map(|shard| self.shard(shard).not_before());
+        let until = heads.min().unwrap_or(Moment::NEVER);
         self.asleep_until.store(asleep(until), Ordering::Relaxed);
         until
     }
@@ -363,10 +355,10 @@ impl<K, V> Shared<K, V> {
             let mut items = self.shard(shard);
             items.check_invariants();
             let earliest = items.first();
-            let (head, bound) = (items.head, takers.firsts.bound(shard));
+            let (head, bound) = (items.head, takers.firsts.deadline(shard));
             let is_lowered = self.lowered.load(Ordering::Relaxed) >> shard & 1 == 1;
             assert!(earliest.is_none_or(|earliest| head <= earliest), "SHARD-1: {head:?}");
-            assert!(is_lowered || bound.0 <= head, "SHARD-1: {bound:?} after {head:?}");
+            assert!(is_lowered || bound <= head, "SHARD-1: {bound:?} after {head:?}");
             first = first.into_iter().chain(earliest).min();
         }
         takers.line.check_invariants(first);
@@ -381,23 +373,14 @@ impl<K: Hash, V> Shared<K, V> {
         let hash = if IS_MODEL { same.hash_one(key) } else { self.hasher.hash_one(key) };
         let shard = (hash >> u32::BITS) as usize & (self.shards.len() - 1);
         let hash = NonZeroU32::new(hash as u32).unwrap_or(NonZeroU32::MIN);
-        self.prefetch(shard, hash);
-        Place { shard, hash }
-    }
-
-    /// Notes where the table of a shard is.
-    pub(super) fn note_table(&self, place: Place, items: &Items<K, V>) {
-        self.hints[place.shard].note(items.table());
-    }
-
-    /// Fetches what a call reads first, while it reads the clock and takes the lock: the place in the table, and the two
-    /// lines of the shard that each call writes, which another thread may have. An insert takes a fifth less time by it.
-    fn prefetch(&self, shard: usize, hash: NonZeroU32) {
-        const LINE: usize = 64;
+        // What a call reads first is fetched while it reads the clock and takes the lock: the place in the table, and the
+        // two lines of the shard that each call writes, which another thread may have. An insert takes a fifth less time
+        // by it.
         self.hints[shard].prefetch(hash.get());
-        let shard = (&raw const self.shards[shard]).cast::<[u8; LINE]>();
-        prefetch(shard);
-        prefetch(shard.wrapping_add(1));
+        let lines = (&raw const self.shards[shard]).cast::<[u8; 64]>();
+        prefetch(lines);
+        prefetch(lines.wrapping_add(1));
+        Place { shard, hash }
     }
 }
 

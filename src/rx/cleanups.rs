@@ -115,16 +115,6 @@ impl Cleanups {
         let cleanups = Cleanups { list: Arc::new(Mutex::new(Some(Vec::new()))) };
         (WithEnd { task, end: RunOnDrop(cleanups.clone()) }, cleanups)
     }
-
-    /// Runs all clean-ups.
-    fn run(&self) {
-        let list = lock_std(&self.list).take();
-        let mut panics = FirstPanic::default();
-        for cleanup in list.into_iter().flatten() {
-            panics.catch(cleanup);
-        }
-        panics.resume(); // now that all have run
-    }
 }
 
 impl_debug!(Cleanups, self, has_ended: self.has_ended());
@@ -140,6 +130,9 @@ struct RunOnDrop(Cleanups);
 
 impl Drop for RunOnDrop {
     fn drop(&mut self) {
-        self.0.run();
+        let list = lock_std(&self.0.list).take();
+        let mut panics = FirstPanic::default();
+        list.into_iter().flatten().for_each(|cleanup| _ = panics.catch(cleanup));
+        panics.resume(); // now that all have run
     }
 }

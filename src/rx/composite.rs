@@ -58,13 +58,6 @@ const MIN_PRUNE: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CompositeKey(u64);
 
-impl CompositeKey {
-    fn next() -> CompositeKey {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        CompositeKey(NEXT.fetch_add(1, Ordering::Relaxed)) // Relaxed, because only the number matters
-    }
-}
-
 impl CompositeCancellable {
     /// Returns an empty set.
     pub fn new() -> CompositeCancellable {
@@ -79,7 +72,8 @@ impl CompositeCancellable {
     ///
     /// Each time that the set has doubled, a call also drops the handles that are done by then.
     pub fn add(&self, handle: Cancellable) -> CompositeKey {
-        let key = CompositeKey::next();
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let key = CompositeKey(NEXT.fetch_add(1, Ordering::Relaxed)); // Relaxed, because only the number matters
         let mut set = self.set();
         if set.is_cancelled {
             drop(set);
@@ -100,23 +94,21 @@ impl CompositeCancellable {
 
     /// Drops the handles that are done. Returns how many are left.
     fn prune(&self) -> usize {
+        let hook = PanicHook::default();
         let handles = self.set().handles.clone();
-        let mut over = Vec::new();
-        for (key, handle) in handles {
-            // A handle that panics may not be over. If the set has lost it meanwhile, this is its last owner.
-            if PanicHook::default().catch(None, || handle.is_done()) == Some(true) {
-                over.push((key, handle));
-            } else {
-                PanicHook::default().catch(None, || drop(handle));
-            }
-        }
+        // A handle that panics may not be over.
+        let is_over =
+            |(_, handle): &(u64, Cancellable)| hook.catch(None, || handle.is_done()) == Some(true);
+        let (over, others): (Vec<_>, Vec<_>) = handles.into_iter().partition(is_over);
         let mut set = self.set();
         over.iter().for_each(|(key, _)| _ = set.handles.remove(key));
         let left = set.handles.len();
         set.prune_at = 2 * left;
         drop(set);
-        over.into_iter()
-            .for_each(|(_, handle)| _ = PanicHook::default().catch(None, || drop(handle)));
+        // If the set has lost one of the others meanwhile, this is its last owner.
+        for (_, handle) in over.into_iter().chain(others) {
+            hook.catch(None, || drop(handle));
+        }
         left
     }
 
@@ -186,16 +178,14 @@ pub(super) struct FirstPanic(Option<Payload>);
 impl FirstPanic {
     /// Runs a piece of code. Returns `None` if it panics.
     pub(super) fn catch<R>(&mut self, code: impl FnOnce() -> R) -> Option<R> {
-        let panic = match caught(code) {
-            Ok(result) => return Some(result),
-            Err(panic) => panic,
+        let keep = |panic| {
+            if self.0.is_none() {
+                self.0 = Some(panic);
+            } else {
+                discard(panic);
+            }
         };
-        if self.0.is_none() {
-            self.0 = Some(panic);
-        } else {
-            discard(panic);
-        }
-        None
+        caught(code).map_err(keep).ok()
     }
 
     /// Panics if a piece of code has panicked. On a thread that unwinds already the panic is ignored, because a second

@@ -143,7 +143,8 @@ pub(super) fn both(outer: Capture, inner: Capture) -> Capture {
 /// Work in the context of the thread that scheduled it.
 pub(super) struct InContext<W> {
     pub(super) scope: Scope,
-    pub(super) work: W,
+    /// `None` once a one-shot has run.
+    pub(super) work: Option<W>,
 }
 
 impl<W: Work<Output = ()>> Work for InContext<W> {
@@ -151,25 +152,17 @@ impl<W: Work<Output = ()>> Work for InContext<W> {
     type Output = ();
 
     fn name(&self) -> &'static str {
-        self.work.name()
+        self.work.as_ref().map_or("a task", W::name)
     }
 
     fn run(in_context: &mut Option<Self>, hook: &PanicHook) -> ControlFlow<()> {
-        let Some(InContext { scope, work }) = in_context.take() else {
-            return ControlFlow::Break(());
-        };
-        let (mut work, mut outcome) = (Some(work), None);
-        let name = work.as_ref().map_or("a task", W::name);
-        let run = &mut || outcome = hook.catch(name, || W::run(&mut work, hook));
-        let entered = hook.catch(None, || scope(run));
-        match (work, entered) {
-            (Some(work), Some(())) => *in_context = Some(InContext { scope, work }),
-            (work, _) => drop((hook.catch(None, || drop(work)), hook.catch(None, || drop(scope)))),
-        }
-        outcome.filter(|_| entered.is_some()).unwrap_or(ControlFlow::Break(()))
+        let Some(InContext { scope, work }) = in_context else { return ControlFlow::Break(()) };
+        let (mut outcome, name) = (None, work.as_ref().map_or("a task", W::name));
+        scope(&mut || outcome = hook.catch(name, || W::run(work, hook)));
+        outcome.unwrap_or(ControlFlow::Break(()))
     }
 
     fn plan(&mut self) -> Option<&mut Plan> {
-        self.work.plan()
+        self.work.as_mut()?.plan()
     }
 }

@@ -41,11 +41,6 @@ const GRANULARITY: NonZeroU64 = NonZeroU64::new(1 << 32).expect("above zero");
 /// A queue keeps the memory for this many tasks after a peak.
 pub(super) const SMALL: usize = 512;
 
-/// Returns a wheel for deadlines that are numbers of an [`Epoch`].
-pub(super) fn wheel<T>() -> Wheel<T> {
-    Wheel::with_granularity(BUCKETS, GRANULARITY, Epoch::START)
-}
-
 /// The tasks that wait for their time.
 pub(super) struct Delayed {
     /// The wheel counts from there, in nanoseconds.
@@ -127,6 +122,7 @@ impl Delayed {
     /// Files a task under a new key.
     fn file(&mut self, task: DelayedTask) -> Wait {
         let (place, deadline, set_for) = (self.place(task.deadline), task.deadline, task.set_for);
+        let wheel = || Wheel::with_granularity(BUCKETS, GRANULARITY, Epoch::START);
         let tasks = self.tasks.get_or_insert_with(|| Box::new(wheel()));
         let key = tasks.insert(place, task);
         if let Some(task) = tasks.get(key) {
@@ -190,7 +186,8 @@ impl Delayed {
         (task.timer, task.set_for) = (Timer::Stored(Some(timer)), set_for);
         let deadline = task.deadline;
         let place = self.place(deadline);
-        if let Some(tasks) = self.tasks.as_mut().filter(|tasks| tasks.deadline(key) > Some(place)) {
+        let tasks = self.tasks.as_mut().filter(|_| !self.timers_keep_order);
+        if let Some(tasks) = tasks.filter(|tasks| tasks.deadline(key) > Some(place)) {
             tasks.reset(key, place); // from where `first_until` has put it
         }
         Ok(deadline != known)

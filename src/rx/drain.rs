@@ -32,17 +32,19 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::time::{Duration, Instant};
 
 use super::delayed::Entry;
 use super::serial::SerialQueue;
-use super::timer::{RunOrDrop, Timers, after, cancel_timer};
+use super::timer::{RunOrDrop, Timers, after, cancel_timer, global_timers};
 use super::worker::TaskQueue;
 use crate::job::{Next, Ran};
+use crate::platform::panics::caught;
 use crate::platform::sync::{Mutex, MutexGuard, Ordering, local, lock};
-use crate::{Cancellable, DueTask, Executor, PanicHook};
+use crate::{Cancellable, DueTask, Executor, PanicHook, ScheduleExt};
 
 /// How many tasks a drain runs before it lets other workers have the thread.
 const BATCH: usize = 64;
@@ -102,7 +104,9 @@ fn with_state<R>(state: ThreadState, act: impl FnOnce() -> R) -> R {
 
 /// Calls something as if a drain ran it, so its thread is not held back.
 pub(super) fn with_a_drain<R>(act: impl FnOnce() -> R) -> R {
-    with_state(ThreadState { drains: 1, ..ThreadState::default() }, act)
+    let before = this_thread();
+    let state = ThreadState { drains: before.drains + 1, ..before };
+    with_state(state, || caught(act)).unwrap_or_else(|panic| resume_unwind(panic))
 }
 
 /// The right to run the tasks of a queue. If an executor drops it, it is handed over again (DRAIN-1).
@@ -117,17 +121,13 @@ impl Drain {
         Drain { queue, inline_since: None }
     }
 
-    /// Gives the drain to the executor. It is `None` if the queue was disposed; then nothing is left to do.
+    /// Gives the drain to the executor. If the queue was disposed, there is none, and nothing is left to do.
     ///
     /// If the executor is gone for good, the queue ends, and `newest`, the task that has just come, is returned. If it
     /// finishes, the drain may run here, before this returns (DRAIN-3).
-    pub(super) fn hand_over(
-        self,
-        executor: Option<Arc<dyn Executor>>,
-        newest: Option<Entry>,
-    ) -> Option<Entry> {
+    pub(super) fn hand_over(self, newest: Option<Entry>) -> Option<Entry> {
         let queue = Arc::clone(&self.queue);
-        let (stays_here, back) = self.offer(executor, newest);
+        let (stays_here, back) = self.offer(newest);
         if stays_here {
             Drain::new(queue).run();
         }
@@ -136,13 +136,10 @@ impl Drain {
 
     /// Offers the drain to the executor. Returns true if the caller is to run it (DRAIN-3). Otherwise it is with the executor
     /// or in the retry queue, or its queue has ended; then the newest task is returned.
-    fn offer(
-        self,
-        executor: Option<Arc<dyn Executor>>,
-        newest: Option<Entry>,
-    ) -> (bool, Option<Entry>) {
-        let Some(executor) = executor else { return (false, None) };
+    fn offer(self, newest: Option<Entry>) -> (bool, Option<Entry>) {
         let queue = Arc::clone(&self.queue);
+        let executor = queue.state().executor.clone();
+        let Some(executor) = executor else { return (false, None) };
         let drain = move |runs| if runs { self.run() } else { self.was_dropped() };
         let drain = RunOrDrop::new(drain);
         let task = DueTask::new(Instant::now(), move || drain.run());
@@ -205,14 +202,13 @@ impl Drain {
                     return Arc::clone(&queue.retries).wait(queue, Duration::ZERO);
                 }
             }
-            let executor = queue.state().executor.clone();
             let next = Drain { queue: Arc::clone(&queue), inline_since };
-            is_finishing = next.offer(executor, None).0;
+            is_finishing = next.offer(None).0;
             if !is_finishing {
                 return;
             }
         }
-        if is_finishing && queue.timers.in_order().is_some() {
+        if is_finishing && queue.timers.as_scheduler().is_some() {
             queue.dispose(); // what is delayed would not find a thread: the tick thread is not the executor's
         }
     }
@@ -271,10 +267,10 @@ pub(super) struct RetryQueue {
 struct Retries {
     /// By age.
     queues: BTreeMap<u64, Arc<SerialQueue>>,
-    last_ticket: u64,
+    /// Numbers the queues, and the attempts.
+    last_number: u64,
     /// The number of the attempt that runs or waits for its time, 0 if there is none. Only this attempt may act.
     attempt: u64,
-    last_attempt: u64,
     /// Set while the attempt waits.
     timer: Option<Cancellable>,
 }
@@ -287,8 +283,8 @@ impl RetryQueue {
     /// Adds a queue, with its drain. If no attempt is on its way, one is made after this pause.
     fn wait(self: &Arc<Self>, queue: Arc<SerialQueue>, pause: Duration) {
         let mut state = lock(&self.state);
-        state.last_ticket += 1;
-        let ticket = state.last_ticket;
+        state.last_number += 1;
+        let ticket = state.last_number;
         queue.retry_ticket.store(ticket, Ordering::Relaxed);
         state.queues.insert(ticket, queue);
         if state.attempt == 0 {
@@ -309,41 +305,34 @@ impl RetryQueue {
         pause: Duration,
         is_last_resort: bool,
     ) {
-        state.last_attempt += 1;
-        let number = state.last_attempt;
+        state.last_number += 1;
+        let number = state.last_number;
         state.attempt = number;
         drop(state);
         let retries = Arc::clone(self);
         let attempt = RunOrDrop::new(move |fires| retries.attempt(number, is_last_resort, fires));
-        let set =
-            |timers: &Timers| timers.schedule(after(timers.now(), pause), move || attempt.run());
+        let timers = if is_last_resort { global_timers() } else { Ok(Arc::clone(&self.timers)) };
         // Timers that refuse drop the attempt, which then turns to the last resort.
-        let timer = if is_last_resort {
-            Timers::of_the_global_scheduler().and_then(|global| set(&global))
-        } else {
-            set(&self.timers)
-        };
+        let timer = timers.and_then(|timers| {
+            timers.schedule_at(after(timers.now(), pause), move || attempt.run())
+        });
         let Ok(timer) = timer else { return };
         let mut state = lock(&self.state);
-        if state.attempt == number && !state.queues.is_empty() {
-            let old = state.timer.replace(timer); // it may have fired before it could be stored
-            drop(state);
-            return cancel_timer(&PanicHook::default(), old);
-        }
-        if state.attempt == number {
-            state.attempt = 0; // all have left in the meantime
-        }
+        // It may have fired before it could be stored, and if all queues have left in the meantime, nobody needs it.
+        let is_its = state.attempt == number;
+        let unneeded = if is_its { state.timer.replace(timer) } else { Some(timer) };
         drop(state);
-        cancel_timer(&PanicHook::default(), Some(timer));
+        cancel_timer(&PanicHook::default(), unneeded);
     }
 
     /// Removes a queue that was disposed.
     pub(super) fn remove(&self, queue: &SerialQueue) {
         let mut state = lock(&self.state);
         let removed = state.queues.remove(&queue.retry_ticket.load(Ordering::Relaxed));
-        let timer = if state.queues.is_empty() { state.timer.take() } else { None };
-        if timer.is_some() {
-            state.attempt = 0;
+        let mut timer = None;
+        if state.queues.is_empty() {
+            state.attempt = 0; // a thread that still sets its timer finds that out
+            timer = state.timer.take();
         }
         drop(state);
         drop(removed);
@@ -361,8 +350,7 @@ impl RetryQueue {
                 queue.dispose(); // nobody else can
                 continue;
             }
-            let executor = queue.state().executor.clone();
-            Drain::new(queue).hand_over(executor, None);
+            Drain::new(queue).hand_over(None);
             if self.failures.load(Ordering::Relaxed) > failures {
                 return false;
             }
@@ -383,7 +371,7 @@ impl RetryQueue {
         let pause = if fires && self.hand_over() { PAUSE } else { self.pause() };
         let mut state = lock(&self.state);
         if state.attempt != number {
-            return; // all had left when `schedule` looked
+            return; // all had left in the meantime
         }
         state.attempt = 0;
         if state.queues.is_empty() {

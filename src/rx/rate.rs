@@ -164,8 +164,8 @@ impl<T> State<T> {
         self.last_id
     }
 
-    /// Returns when the value of a call at `now` is due, and at the latest.
-    fn due_of(&self, now: Instant) -> (Instant, Instant) {
+    /// Stores the value of a call at `now`, and returns the one that it replaces.
+    fn store(&mut self, id: u64, value: T, now: Instant) -> Option<Pending<T>> {
         let pending = self.pending.as_ref();
         let (due, max_wait) = match self.pace {
             Pace::Quiet { quiet, max_wait } => {
@@ -180,13 +180,7 @@ impl<T> State<T> {
             }
         };
         let latest = pending.map_or_else(|| after(now, max_wait), |pending| pending.latest);
-        (due.min(latest), latest)
-    }
-
-    /// Stores the value of a call, and returns the one that it replaces.
-    fn store(&mut self, id: u64, value: T, now: Instant) -> Option<Pending<T>> {
-        let (due, latest) = self.due_of(now);
-        self.pending.replace(Pending { id, value, due, latest })
+        self.pending.replace(Pending { id, value, due: due.min(latest), latest })
     }
 
     fn is_set(&self, id: u64) -> bool {
@@ -272,9 +266,7 @@ impl<T: Send + 'static> Paced<T> {
         };
         drop(state);
         discard(replaced);
-        let hook = PanicHook::default();
-        run.into_iter()
-            .for_each(|run| _ = hook.catch(self.name, || self.run(run, FirstPanic::default())));
+        PanicHook::default().catch(self.name, || self.run(run, FirstPanic::default()));
         match (refusal, mine) {
             (Ok(reason), Some(mine)) => Err(TryScheduleError::new(reason, mine.value)),
             (Ok(_), None) => Ok(()),
@@ -338,10 +330,9 @@ impl<T: Send + 'static> Paced<T> {
         run
     }
 
-    /// Runs `f`. If the next value became due in the meantime, sets a timer for it, so that other tasks of this thread
-    /// have their turn. If the timer is refused, `f` runs again here.
-    fn run(self: &Arc<Self>, first: Run<T>, mut panics: FirstPanic) {
-        let mut next = Some(first);
+    /// Runs `f`, if this thread is to. If the next value became due in the meantime, sets a timer for it, so that other tasks
+    /// of this thread have their turn. If the timer is refused, `f` runs again here. Panics at the end, with the first panic.
+    fn run(self: &Arc<Self>, mut next: Option<Run<T>>, mut panics: FirstPanic) {
         while let Some((mut f, value)) = next {
             // The thread that found the value due read the clock before it waited for the lock of the state. The run
             // starts only now, so this thread reads the clock again.
@@ -372,7 +363,7 @@ impl<T: Send + 'static> Paced<T> {
         }
         drop(state);
         cancel_timer(&PanicHook::default(), handle);
-        run.into_iter().for_each(|run| self.run(run, FirstPanic::default()));
+        self.run(run, FirstPanic::default());
         true
     }
 
@@ -424,10 +415,7 @@ impl<T: Send + 'static> Timer<T> {
             run
         };
         discard(handle);
-        match run {
-            Some(run) => paced.run(run, panics),
-            None => panics.resume(),
-        }
+        paced.run(run, panics);
     }
 }
 

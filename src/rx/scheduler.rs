@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::drain::RetryQueue;
 use super::serial::SerialQueue;
-use super::timer::Timers;
+use super::timer::{Timers, timers_of};
 use super::worker::Worker;
 use crate::backpressure::PendingLimit;
 use crate::platform::impls::impl_debug;
@@ -86,7 +86,7 @@ impl ExecutorScheduler {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn over(executor: impl Executor, schedule: impl Schedule + 'static) -> ExecutorScheduler {
-        ExecutorScheduler::with(Arc::new(executor), Timers::of(schedule))
+        ExecutorScheduler::with(Arc::new(executor), timers_of(schedule))
     }
 
     pub(super) fn with(executor: Arc<dyn Executor>, timers: Timers) -> ExecutorScheduler {

@@ -140,7 +140,7 @@ impl SerialQueue {
         let state = State {
             incoming: VecDeque::new(),
             last_number: 0,
-            delayed: Delayed::new(Epoch::new(timers.now()), timers.in_order().is_some()),
+            delayed: Delayed::new(Epoch::new(timers.now()), timers.as_scheduler().is_some()),
             is_closed: false,
             executor: Some(executor),
             has_drain: false,
@@ -168,7 +168,7 @@ impl SerialQueue {
 
     /// Returns false if nobody keeps the time of its tasks any more.
     fn keeps_time(&self, state: &State) -> bool {
-        !state.is_closed && !self.timers.in_order().is_some_and(Scheduler::is_closed)
+        !state.is_closed && !self.timers.as_scheduler().is_some_and(Scheduler::is_closed)
     }
 
     pub(super) fn me(&self) -> Arc<SerialQueue> {
@@ -187,9 +187,8 @@ impl SerialQueue {
         if std::mem::replace(&mut state.has_drain, true) {
             return None;
         }
-        let executor = state.executor.clone();
         drop(state);
-        Drain::new(self.me()).hand_over(executor, newest)
+        Drain::new(self.me()).hand_over(newest)
     }
 
     /// Takes in a task that waits for its time, and sets its timer.
@@ -201,22 +200,18 @@ impl SerialQueue {
     ) -> Result<(), ScheduleError> {
         let wait = state.delayed.insert(job, deadline, Timer::FIRST);
         drop(state);
-        match caught(|| self.set_timer(wait)) {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(reason)) => {
-                let refused = self.state().delayed.remove(wait.key);
-                // Otherwise it has left: a disposal has cancelled it, or its timer has fired and was refused afterwards.
-                if refused.is_none() {
-                    return Ok(());
-                }
-                self.limit.leave();
-                Err(reason)
-            }
-            Err(panic) => {
-                self.withdraw(wait.key);
-                resume_unwind(panic) // of a schedule from outside
-            }
+        let set = caught(|| self.set_timer(wait)).unwrap_or_else(|panic| {
+            self.withdraw(wait.key);
+            resume_unwind(panic) // of a schedule from outside
+        });
+        let Err(reason) = set else { return Ok(()) };
+        let refused = self.state().delayed.remove(wait.key);
+        // Otherwise it has left: a disposal has cancelled it, or its timer has fired and was refused afterwards.
+        if refused.is_none() {
+            return Ok(());
         }
+        self.limit.leave();
+        Err(reason)
     }
 
     /// Queues the next run of the series that the drain has just run, or delays it. Called with the lock of the job
@@ -227,7 +222,7 @@ impl SerialQueue {
         // from its timers or its caller. There its next run goes through a timer, after all that is due. On other
         // threads it is queued at once.
         let is_needed_elsewhere = drain::this_thread().is_inline
-            || self.timers.in_order().is_none_or(Scheduler::is_turned_here); // elsewhere perhaps
+            || self.timers.as_scheduler().is_none_or(Scheduler::is_turned_here); // elsewhere perhaps
         let mut state = self.state();
         if state.is_closed {
             return None;
@@ -355,7 +350,8 @@ impl SerialQueue {
         newest: Option<Entry>,
         is_finishing: bool,
     ) -> Option<Entry> {
-        let keeps_delayed = is_finishing && newest.is_some() && self.timers.in_order().is_none();
+        let keeps_delayed =
+            is_finishing && newest.is_some() && self.timers.as_scheduler().is_none();
         let newest = newest.filter(|job| self.leave_the_queue(&self.state(), job.position()));
         newest.iter().for_each(|_| self.limit.leave());
         self.end(keeps_delayed);
@@ -437,18 +433,13 @@ impl Owner for SerialQueue {
     fn move_to(&self, position: &AtomicPosition, deadline: Instant) -> Option<Option<WheelKey>> {
         // The task's timer, and a move on another thread, change its position under the lock of the state alone. So the
         // position counts only as it is read under that lock.
+        let outgoing = lock(&self.outgoing);
         let mut state = self.state();
-        let mut outgoing = None;
-        if matches!(position.get(), Position::Queued(_)) {
-            drop(state);
-            outgoing = Some(lock(&self.outgoing));
-            state = self.state();
-        }
-        match (position.get(), outgoing) {
+        match position.get() {
             // If it has left, it is about to be cancelled.
-            (Position::Delayed(key), _) => state.delayed.move_to(key, deadline).map(Some),
+            Position::Delayed(key) => state.delayed.move_to(key, deadline).map(Some),
             // Otherwise the task stays where it is.
-            (Position::Queued(number), Some(outgoing)) if self.keeps_time(&state) => {
+            Position::Queued(number) if self.keeps_time(&state) => {
                 let job = find(&outgoing.tasks, number).or_else(|| find(&state.incoming, number));
                 let job = Arc::clone(job?);
                 self.stale.fetch_add(1, Ordering::Relaxed);
@@ -469,12 +460,7 @@ impl Owner for SerialQueue {
 }
 
 impl TaskQueue for SerialQueue {
-    fn submit(
-        &self,
-        job: Entry,
-        deadline: Option<Instant>,
-        may_wait: bool,
-    ) -> Result<(), ScheduleError> {
+    fn submit(&self, job: Entry, deadline: Option<Instant>) -> Result<(), ScheduleError> {
         let mut state = self.state();
         if state.is_closed {
             return Err(ScheduleError::Closed);
@@ -492,7 +478,7 @@ impl TaskQueue for SerialQueue {
                 return Err(ScheduleError::Closed);
             }
         }
-        if is_too_long && may_wait && drain::this_thread().drains == 0 {
+        if is_too_long && drain::this_thread().drains == 0 {
             self.pressure.hold_back(|| {
                 let ahead = self.state().incoming.len() as u64;
                 Flow { ahead, passed: self.passed.load(Ordering::Relaxed) }
@@ -533,6 +519,7 @@ impl Drop for SerialQueue {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use super::super::timer::timers_of;
     use super::*;
     use crate::job::{Job, Once};
     use crate::{Cancel, DueTask};
@@ -545,12 +532,12 @@ mod tests {
         let keep = Arc::clone(&kept);
         let never_runs = move |task: DueTask| lock(&keep).push(task);
         let (hook, limit) = (PanicHook::default(), PendingLimit::new(None));
-        let retries = RetryQueue::new(Timers::of(timers));
+        let retries = RetryQueue::new(timers_of(timers));
         let queue = SerialQueue::new(Arc::new(never_runs), hook, limit, retries);
         let owner: Weak<dyn TaskQueue> = Weak::clone(&queue.me) as Weak<dyn TaskQueue>;
         let push = || {
             let job = Job::new(Weak::clone(&owner), Once::new(|| ()));
-            assert!(queue.submit(Arc::clone(&job) as Entry, None, true).is_ok());
+            assert!(queue.submit(Arc::clone(&job) as Entry, None).is_ok());
             job
         };
         let mut window: VecDeque<_> = (0..100).map(|_| push()).collect();

@@ -85,7 +85,13 @@ impl SharedQueue {
     pub(super) fn of_a_thread(name: String, clock: Arc<dyn Clock>) -> io::Result<Arc<SharedQueue>> {
         let queue = SharedQueue::new(clock, true);
         let tasks = Arc::clone(&queue.tasks);
-        thread::Builder::new().name(name).spawn(move || run_thread(&tasks))?;
+        let drains = move || {
+            // The panics of tasks are caught in there, so this one is the clock's.
+            while PanicHook::default().catch(None, || drain(&tasks, Tasks::take)).is_none() {
+                rest_blind();
+            }
+        };
+        thread::Builder::new().name(name).spawn(|| drain::with_a_drain(drains))?;
         Ok(queue)
     }
 
@@ -110,16 +116,6 @@ impl Drop for SharedQueue {
     fn drop(&mut self) {
         self.tasks.close();
     }
-}
-
-/// The body of a queue's own thread.
-fn run_thread(tasks: &Tasks) {
-    drain::with_a_drain(|| {
-        // The panics of tasks are caught in there, so this one is the clock's.
-        while PanicHook::default().catch(None, || drain(tasks, Tasks::take)).is_none() {
-            rest_blind();
-        }
-    });
 }
 
 /// Runs tasks as long as there is a next one.
@@ -211,12 +207,7 @@ impl Owner for Member {
 }
 
 impl TaskQueue for Member {
-    fn submit(
-        &self,
-        job: Entry,
-        deadline: Option<Instant>,
-        may_wait: bool,
-    ) -> Result<(), ScheduleError> {
+    fn submit(&self, job: Entry, deadline: Option<Instant>) -> Result<(), ScheduleError> {
         let now = self.now();
         let due = deadline.unwrap_or(now);
         if !self.limit.enter() {
@@ -229,7 +220,7 @@ impl TaskQueue for Member {
         let queue = &self.queue;
         if !queue.has_thread {
             queue.run_here(); // a caller that drains is never ahead of itself
-        } else if is_behind && may_wait && drain::this_thread().drains == 0 {
+        } else if is_behind && drain::this_thread().drains == 0 {
             let look = || {
                 let now = self.now();
                 queue.tasks.flow(now, now)

@@ -22,6 +22,9 @@ use super::context::ContextCapture;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TracingSpans;
 
+/// No thread is in more spans.
+const DEEPEST: usize = 1000;
+
 /// The spans that a thread is in, for [`TracingSpans`]. The outermost is first.
 #[derive(Clone, Default)]
 pub struct Spans(Vec<Span>);
@@ -38,11 +41,10 @@ impl ContextCapture for TracingSpans {
     /// none.
     fn replace(&self, Spans(new): Spans) -> Spans {
         let mut old = Vec::new();
-        loop {
+        // A subscriber that does not track the current span would keep this loop going for ever.
+        while old.len() < DEEPEST {
             let span = Span::current();
-            let left = span.with_subscriber(|(id, subscriber)| subscriber.exit(id));
-            // A subscriber that does not track the current span would keep this loop going for ever.
-            if left.is_none() || old.len() == Spans::DEEPEST {
+            if span.with_subscriber(|(id, subscriber)| subscriber.exit(id)).is_none() {
                 break;
             }
             old.push(span);
@@ -59,10 +61,6 @@ impl ContextCapture for TracingSpans {
         }
         Spans(old)
     }
-}
-
-impl Spans {
-    const DEEPEST: usize = 1000;
 }
 
 impl fmt::Debug for Spans {

@@ -26,54 +26,23 @@ use super::serial::SerialQueue;
 pub(super) use crate::clock::timeline::after;
 use crate::platform::panics::BLIND_PAUSE;
 use crate::wheel::WheelKey;
-use crate::{Cancellable, Inline, PanicHook, Schedule, ScheduleError, Scheduler};
+use crate::{Cancellable, Inline, PanicHook, Schedule, ScheduleError, ScheduleExt, Scheduler};
 
-/// The clock of delayed tasks, and what runs their timers.
-#[derive(Clone)]
-pub(super) enum Timers {
-    /// Runs timers on its tick thread, in order of deadline.
-    InOrder(Scheduler),
-    /// Runs timers wherever it runs tasks, and perhaps out of order.
-    Any(Arc<dyn Schedule>),
+/// The clock of delayed tasks, and what runs their timers. A scheduler runs them on its tick thread, in order of deadline, and
+/// any other schedule wherever it runs tasks, and perhaps out of order.
+pub(super) type Timers = Arc<dyn Schedule>;
+
+/// Returns the timers of a schedule. Those of a scheduler run on its tick thread, whatever its executor is.
+pub(super) fn timers_of(schedule: impl Schedule + 'static) -> Timers {
+    match schedule.as_scheduler() {
+        Some(scheduler) => Arc::new(scheduler.with_executor(Inline)),
+        None => Arc::new(schedule),
+    }
 }
 
-impl Timers {
-    /// The timers of a scheduler run on its tick thread, whatever its executor is.
-    pub(super) fn of(schedule: impl Schedule + 'static) -> Timers {
-        match schedule.as_scheduler() {
-            Some(scheduler) => Timers::InOrder(scheduler.with_executor(Inline)),
-            None => Timers::Any(Arc::new(schedule)),
-        }
-    }
-
-    /// Returns the timers of the global scheduler, for when others refuse.
-    pub(super) fn of_the_global_scheduler() -> Result<Timers, ScheduleError> {
-        let global = Scheduler::try_global();
-        global.map(|global| Timers::of(global.clone())).map_err(|_| ScheduleError::NoThread)
-    }
-
-    /// Returns the scheduler, if timers run in order of deadline.
-    pub(super) fn in_order(&self) -> Option<&Scheduler> {
-        if let Timers::InOrder(scheduler) = self { Some(scheduler) } else { None }
-    }
-
-    pub(super) fn now(&self) -> Instant {
-        match self {
-            Timers::InOrder(scheduler) => scheduler.now(),
-            Timers::Any(schedule) => schedule.now(),
-        }
-    }
-
-    pub(super) fn schedule(
-        &self,
-        deadline: Instant,
-        timer: impl FnOnce() + Send + 'static,
-    ) -> Result<Cancellable, ScheduleError> {
-        match self {
-            Timers::InOrder(scheduler) => scheduler.schedule_at(deadline, timer),
-            Timers::Any(schedule) => schedule.schedule_task_at(deadline, Box::new(timer)),
-        }
-    }
+/// Returns the timers of the global scheduler, for when others refuse.
+pub(super) fn global_timers() -> Result<Timers, ScheduleError> {
+    Scheduler::try_global().map(timers_of).map_err(|_| ScheduleError::NoThread)
 }
 
 // ----- the timers of a worker --------------------------------------------------------------
@@ -122,7 +91,7 @@ impl SerialQueue {
             let task = queue.state().delayed.drop_timer(key);
             task.into_iter().for_each(|task| task.job.withdraw());
         });
-        let handle = on.schedule(at, move || timer.run())?;
+        let handle = on.schedule_at(at, move || timer.run())?;
         if self.keep_timer(wait, handle) {
             self.follow(wait.key);
         }
@@ -189,7 +158,7 @@ impl SerialQueue {
         let another = self.state().delayed.reissue(of, true);
         let Some((wait, _refused)) = another else { return };
         let left = now.map_or(BLIND_PAUSE, |now| wait.deadline.saturating_duration_since(now));
-        let set = Timers::of_the_global_scheduler().and_then(|global| {
+        let set = global_timers().and_then(|global| {
             self.set_timer_on(&global, after(global.now(), left.max(MIN_PAUSE)), wait)
         });
         if set.is_err() {

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use super::context::{Capture, InContext, both};
 use super::delayed::Entry;
+use super::drain::with_a_drain;
 use super::scheduler::ExecutorScheduler;
-use super::timer::{Timers, after};
+use super::timer::{after, timers_of};
 use crate::clock::repeat::unboxed;
 use crate::job::{Job, NamedOnce, Once, Owner, Series, Work};
 use crate::platform::impls::impl_debug;
@@ -23,13 +24,8 @@ use crate::{
 pub(super) trait TaskQueue: Owner<AfterMove = Option<WheelKey>> {
     /// Takes in a job that waits, until a deadline if that has not come, or refuses it and leaves it alone.
     /// If too many tasks are queued, holds the calling thread back for a while, so that they have time to run, unless
-    /// another thread may wait for this one: it runs a task of a worker, or `may_wait` is false.
-    fn submit(
-        &self,
-        job: Entry,
-        deadline: Option<Instant>,
-        may_wait: bool,
-    ) -> Result<(), ScheduleError>;
+    /// another thread may wait for this one: it runs a task of a worker, or brings one of a scheduler.
+    fn submit(&self, job: Entry, deadline: Option<Instant>) -> Result<(), ScheduleError>;
 
     /// Cancels the tasks that have not started, and takes in no more.
     fn dispose(&self);
@@ -141,7 +137,7 @@ impl Worker {
     /// ```
     pub fn new(schedule_and_executor: impl Schedule + Executor) -> Worker {
         let both = Arc::new(schedule_and_executor);
-        ExecutorScheduler::with(Arc::clone(&both) as Arc<dyn Executor>, Timers::of(both)).worker()
+        ExecutorScheduler::with(Arc::clone(&both) as Arc<dyn Executor>, timers_of(both)).worker()
     }
 
     pub(super) fn at(queue: Arc<dyn TaskQueue>) -> Worker {
@@ -248,7 +244,7 @@ impl Worker {
         delay: Duration,
         f: F,
     ) -> Result<Cancellable, TryScheduleError<F>> {
-        self.give(self.after(delay), true, Once::new(f)).map_err(Once::refused)
+        self.give(self.after(delay), Once::new(f)).map_err(Once::refused)
     }
 
     /// Runs a task again and again, as the [`Period`] says, or gives it back in the error. A `Duration` is a period of a
@@ -289,7 +285,7 @@ impl Worker {
     ) -> Result<Cancellable, TryScheduleError<F>> {
         let deadline = self.after(initial);
         let due = deadline.unwrap_or_else(|| self.queue.now());
-        self.give(deadline, true, Series::new(name, due, period, f)?).map_err(Series::refused)
+        self.give(deadline, Series::new(name, due, period, f)?).map_err(Series::refused)
     }
 
     /// Returns the deadline of a task that is to run after `delay`, or `None` if that is zero.
@@ -301,12 +297,9 @@ impl Worker {
     fn give<W: Work<Output = ()>>(
         &self,
         deadline: Option<Instant>,
-        may_wait: bool,
         work: W,
     ) -> Result<Cancellable, (ScheduleError, W)> {
-        let Some(context) = &self.context else {
-            return self.submit(deadline, may_wait, work);
-        };
+        let Some(context) = &self.context else { return self.submit(deadline, work) };
         if let Some(reason) = self.queue.refusal() {
             return Err((reason, work)); // before a user's code runs in vain
         }
@@ -317,19 +310,18 @@ impl Worker {
                 resume_unwind(panic)
             }
         };
-        let given = self.submit(deadline, may_wait, InContext { scope, work });
-        given.map_err(|(reason, back)| (reason, back.work))
+        let given = self.submit(deadline, InContext { scope, work: Some(work) });
+        given.map_err(|(reason, back)| (reason, back.work.expect("it has not run")))
     }
 
     fn submit<W: Work<Output = ()>>(
         &self,
         deadline: Option<Instant>,
-        may_wait: bool,
         work: W,
     ) -> Result<Cancellable, (ScheduleError, W)> {
         let job = Job::new(Weak::clone(&self.weak), work);
         let entry = Arc::clone(&job);
-        if let Err(reason) = self.queue.submit(entry, deadline, may_wait) {
+        if let Err(reason) = self.queue.submit(entry, deadline) {
             if let Some(work) = job.take_back() {
                 return Err((reason, work));
             }
@@ -395,7 +387,7 @@ impl Schedule for Worker {
                 return Ok(self.give_series(initial, period, name, unboxed(task))?);
             }
         };
-        self.give(deadline, true, NamedOnce { name, task }).map_err(|(reason, _)| reason)
+        self.give(deadline, NamedOnce { name, task }).map_err(|(reason, _)| reason)
     }
 }
 
@@ -417,7 +409,7 @@ impl Executor for Worker {
     /// returns it when it is closed. A full worker refuses it for now, and the scheduler offers the task again. The
     /// calling thread is never held back, because most often it is a tick thread.
     fn execute(&self, task: DueTask) -> Result<(), Rejected> {
-        match self.give(None, false, task) {
+        match with_a_drain(|| self.give(None, task)) {
             Err((ScheduleError::Full, task)) => Err(Rejected::new(task)),
             Err((_, task)) => Err(match self.queue.finishes() {
                 Some(is_here) => Rejected::finishing(task, is_here),
