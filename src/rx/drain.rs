@@ -121,13 +121,17 @@ impl Drain {
         Drain { queue, inline_since: None }
     }
 
-    /// Gives the drain to the executor. If the queue was disposed, there is none, and nothing is left to do.
+    /// Gives the drain to the executor. It is `None` if the queue was disposed; then nothing is left to do.
     ///
     /// If the executor is gone for good, the queue ends, and `newest`, the task that has just come, is returned. If it
     /// finishes, the drain may run here, before this returns (DRAIN-3).
-    pub(super) fn hand_over(self, newest: Option<Entry>) -> Option<Entry> {
+    pub(super) fn hand_over(
+        self,
+        executor: Option<Arc<dyn Executor>>,
+        newest: Option<Entry>,
+    ) -> Option<Entry> {
         let queue = Arc::clone(&self.queue);
-        let (stays_here, back) = self.offer(newest);
+        let (stays_here, back) = self.offer(executor, newest);
         if stays_here {
             Drain::new(queue).run();
         }
@@ -136,10 +140,13 @@ impl Drain {
 
     /// Offers the drain to the executor. Returns true if the caller is to run it (DRAIN-3). Otherwise it is with the executor
     /// or in the retry queue, or its queue has ended; then the newest task is returned.
-    fn offer(self, newest: Option<Entry>) -> (bool, Option<Entry>) {
-        let queue = Arc::clone(&self.queue);
-        let executor = queue.state().executor.clone();
+    fn offer(
+        self,
+        executor: Option<Arc<dyn Executor>>,
+        newest: Option<Entry>,
+    ) -> (bool, Option<Entry>) {
         let Some(executor) = executor else { return (false, None) };
+        let queue = Arc::clone(&self.queue);
         let drain = move |runs| if runs { self.run() } else { self.was_dropped() };
         let drain = RunOrDrop::new(drain);
         let task = DueTask::new(Instant::now(), move || drain.run());
@@ -202,8 +209,9 @@ impl Drain {
                     return Arc::clone(&queue.retries).wait(queue, Duration::ZERO);
                 }
             }
+            let executor = queue.state().executor.clone();
             let next = Drain { queue: Arc::clone(&queue), inline_since };
-            is_finishing = next.offer(None).0;
+            is_finishing = next.offer(executor, None).0;
             if !is_finishing {
                 return;
             }
@@ -350,7 +358,8 @@ impl RetryQueue {
                 queue.dispose(); // nobody else can
                 continue;
             }
-            Drain::new(queue).hand_over(None);
+            let executor = queue.state().executor.clone();
+            Drain::new(queue).hand_over(executor, None);
             if self.failures.load(Ordering::Relaxed) > failures {
                 return false;
             }

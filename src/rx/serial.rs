@@ -187,8 +187,9 @@ impl SerialQueue {
         if std::mem::replace(&mut state.has_drain, true) {
             return None;
         }
+        let executor = state.executor.clone();
         drop(state);
-        Drain::new(self.me()).hand_over(newest)
+        Drain::new(self.me()).hand_over(executor, newest)
     }
 
     /// Takes in a task that waits for its time, and sets its timer.
