@@ -359,7 +359,8 @@ impl<E: Timed> Buckets<E> {
         if !self.places.occupied.is_set(index) {
             return true;
         }
-        let is_done = self.bring(At(index), budget, 0, 0, self.ring - 1);
+        let mask = self.ring - 1;
+        let is_done = self.bring(At(index), budget, |tick| tick as usize & mask);
         if is_done {
             self.near = self.near.max(self.last_tick(half));
         }
@@ -371,29 +372,26 @@ impl<E: Timed> Buckets<E> {
         if !self.places.beyond.contains_key(&group) {
             return true;
         }
-        let (shift, mask) = (self.half_bits, self.soon_mask as usize);
-        let is_done = self.bring(Beyond(group), budget, self.ring, shift, mask);
+        let (ring, half_bits, mask) = (self.ring, self.half_bits, self.soon_mask);
+        self.places.make_room(ring);
+        let index_of = |tick: u64| ring + (tick >> half_bits & mask) as usize;
+        let is_done = self.bring(Beyond(group), budget, index_of);
         if is_done {
             self.set_bounds();
         }
         is_done
     }
 
-    /// Moves about `budget` entries of a place to others: to those from `first` on, by some bits of their ticks. Returns true if none
-    /// is left.
-    fn bring(&mut self, from: Place, budget: usize, first: usize, shift: u32, mask: usize) -> bool {
+    /// Moves about `budget` entries of a place to others, by their ticks. Returns true if none is left.
+    fn bring(&mut self, from: Place, budget: usize, index_of: impl Fn(u64) -> usize) -> bool {
         self.places.join(from, &mut self.pool);
-        self.places.make_room(first + mask);
         let mut chain = self.places.get(from);
-        let Places { chains, occupied, .. } = &mut self.places;
-        let granularity = self.granularity;
-        let index_of =
-            |entry: &E| first + ((granularity.div_ceil(entry.deadline()) >> shift) as usize & mask);
+        let (Places { chains, occupied, .. }, granularity) = (&mut self.places, self.granularity);
         self.pool.take(&mut chain, budget, |pool, entries| {
             // They go to places all over the wheel. To fetch these together costs a third.
             let mut indices = [0; BLOCK];
             for (index, entry) in indices.iter_mut().zip(entries) {
-                *index = index_of(entry);
+                *index = index_of(granularity.div_ceil(entry.deadline()));
                 prefetch(&raw const chains[*index]);
             }
             for index in &indices[..entries.len()] {
