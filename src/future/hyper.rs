@@ -33,11 +33,16 @@ impl Timer for Scheduler {
         Scheduler::now(self)
     }
 
-    /// Moves the deadline in place, without a new box, unless the sleep has gone over to another scheduler.
+    /// Moves the deadline in place, without a new box.
     fn reset(&self, sleep: &mut Pin<Box<dyn HyperSleep>>, new_deadline: Instant) {
         match sleep.as_mut().downcast_mut_pin::<Sleep>() {
             Some(own) if own.is_on(self) => own.reset(new_deadline),
-            _ => *sleep = Timer::sleep_until(self, new_deadline), // the other clock may show another time
+            // It has gone over to another scheduler, whose clock may be another one.
+            Some(own) => {
+                let left = new_deadline.saturating_duration_since(Scheduler::now(self));
+                own.get_mut().move_by(left);
+            }
+            None => *sleep = Timer::sleep_until(self, new_deadline),
         }
     }
 }
