@@ -885,7 +885,7 @@ MUTATIONS = [
     ("overload: blocks are never counted as emptied", "src/engine/intake/lane.rs",
      "        self.lane.signals.emptied.add(1);\n", "", TESTS + ["--lib", "intake"]),
     ("overload: a great half-turn is brought near when it begins", "src/wheel/buckets.rs",
-     "let is_great = len >= GREAT && first > next;", "let is_great = len == usize::MAX && first > next;", TESTS + ["--lib", "wheel"]),
+     "let is_great = len >= GREAT && half", "let is_great = len == usize::MAX && half", TESTS + ["--lib", "wheel"]),
     ("overload: a task comes back to the executor of the batch", "src/engine/dispatch.rs",
      "let number = word.executor();\n            let other", "let _ = word;\n            let number = by.number;\n            let other", TESTS + ["--test", "alone", "comes_back"]),
     ("overload: an executor is asked again at once, for ever", "src/engine/retries.rs",

@@ -28,7 +28,7 @@ use super::builder::PoolBuilder;
 use super::shared::{QueuedTask, Shared};
 use super::task;
 use crate::executor::deadlock::{PoolThreads, runs};
-use crate::platform::panics::{caught, rest_blind};
+use crate::platform::panics::{caught, discard, quietly, rest_blind};
 use crate::platform::sync::lock_std;
 
 /// How long threads above the core stay idle by default.
@@ -127,8 +127,10 @@ impl Shared {
         let work: Box<dyn FnOnce() + Send> = Box::new(move || worker_of_thread.work());
         let builder = thread::Builder::new().name(name);
         let before = IN_FACTORY.replace(true);
-        let has_started = matches!(caught(|| (self.settings.factory)(builder, work)), Ok(Ok(())));
+        let answer = caught(|| (self.settings.factory)(builder, work));
         IN_FACTORY.set(before);
+        let has_started = matches!(answer, Ok(Ok(())));
+        answer.map_or_else(discard, |answer| quietly(|| drop(answer))); // what a user has made
         // If the thread does not own the worker any more, and never began, its work was dropped.
         let is_lost =
             Arc::strong_count(&worker) == 1 && *lock_std(&worker.state) == WorkerState::Starting;

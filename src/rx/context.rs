@@ -158,7 +158,11 @@ impl<W: Work<Output = ()>> Work for InContext<W> {
     fn run(in_context: &mut Option<Self>, hook: &PanicHook) -> ControlFlow<()> {
         let Some(InContext { scope, work }) = in_context else { return ControlFlow::Break(()) };
         let (mut outcome, name) = (None, work.as_ref().map_or("a task", W::name));
-        scope(&mut || outcome = hook.catch(name, || W::run(work, hook)));
+        let run = &mut || outcome = hook.catch(name, || W::run(work, hook));
+        if hook.catch(None, || scope(run)).is_none() {
+            hook.catch(None, || drop(work.take())); // the scope is dropped by itself
+            return ControlFlow::Break(());
+        }
         outcome.unwrap_or(ControlFlow::Break(()))
     }
 

@@ -26,7 +26,10 @@ use super::serial::SerialQueue;
 pub(super) use crate::clock::timeline::after;
 use crate::platform::panics::BLIND_PAUSE;
 use crate::wheel::WheelKey;
-use crate::{Cancellable, Inline, PanicHook, Schedule, ScheduleError, ScheduleExt, Scheduler};
+use crate::{
+    Cancellable, Inline, PanicHook, Period, RepeatingTask, Schedule, ScheduleError, ScheduleExt,
+    Scheduler, Task,
+};
 
 /// The clock of delayed tasks, and what runs their timers. A scheduler runs them on its tick thread, in order of deadline, and
 /// any other schedule wherever it runs tasks, and perhaps out of order.
@@ -36,7 +39,33 @@ pub(super) type Timers = Arc<dyn Schedule>;
 pub(super) fn timers_of(schedule: impl Schedule + 'static) -> Timers {
     match schedule.as_scheduler() {
         Some(scheduler) => Arc::new(scheduler.with_executor(Inline)),
-        None => Arc::new(schedule),
+        None => Arc::new(Other(schedule)),
+    }
+}
+
+/// A schedule that has said that it is no scheduler. It is not asked again: it is user code, and asked with locks held.
+struct Other<S>(S);
+
+impl<S: Schedule> Schedule for Other<S> {
+    fn now(&self) -> Instant {
+        self.0.now()
+    }
+
+    fn schedule_task(&self, delay: Duration, task: Task) -> Result<Cancellable, ScheduleError> {
+        self.0.schedule_task(delay, task)
+    }
+
+    fn schedule_task_at(&self, at: Instant, task: Task) -> Result<Cancellable, ScheduleError> {
+        self.0.schedule_task_at(at, task)
+    }
+
+    fn schedule_series(
+        &self,
+        initial: Duration,
+        period: Period,
+        task: RepeatingTask,
+    ) -> Result<Cancellable, ScheduleError> {
+        self.0.schedule_series(initial, period, task)
     }
 }
 

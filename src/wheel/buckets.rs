@@ -334,21 +334,23 @@ impl<E: Timed> Buckets<E> {
         }
         // The next half-turn or group is being settled already. One that comes later can be settled during the one before, and not
         // earlier. What is small is brought in at once when its turn comes.
-        let at = |place: Place, next: u64, first: u64, before: u64| {
-            let len = self.places.len(place);
+        let earliest = |half| Tick(self.first_tick(half).saturating_sub(1));
+        let of_half = |half: u64| {
+            let len = self.places.len(At(self.index(half)));
             let lead = self.granularity.div_ceil(len as u64 * SETTLE_NANOS);
-            let earliest = self.first_tick(before).saturating_sub(1);
-            let is_great = len >= GREAT && first > next;
-            is_great.then(|| Tick(self.first_tick(first).saturating_sub(lead).max(earliest)))
+            let at = Tick(self.first_tick(half).saturating_sub(lead));
+            let is_great = len >= GREAT && half > self.next_half();
+            is_great.then(|| at.max(earliest(half - 1)))
         };
-        let of_half = |half| at(At(self.index(half)), self.next_half(), half, half - 1);
-        let size = self.group_size();
-        let of_group =
-            |group| at(Beyond(group), self.last_of_group + 1, group * size, (group - 1) * size);
-        // A half-turn before it that has few entries must not hide a great one.
+        // With each half-turn a share of the next group comes, so the share is small only if the group before has just begun.
+        let of_group = |group: u64| {
+            let (len, before) = (self.places.len(Beyond(group)), (group - 1) * self.group_size());
+            (len >= GREAT && before > self.last_of_group).then(|| earliest(before))
+        };
+        // One before it that has few entries must not hide a great one.
         let first = self.first_soon();
         let halves = first.into_iter().chain(first.and_then(|half| half.checked_add(1)));
-        let groups = self.places.beyond.keys().take(1).copied();
+        let groups = self.places.beyond.keys().take(2).copied();
         halves.filter_map(of_half).chain(groups.filter_map(of_group)).min()
     }
 
