@@ -726,7 +726,7 @@ fn a_thread_factory_that_starts_no_thread_gets_tasks_refused() {
     let builder = ScheduledThreadPool::builder().threads(2).thread_name("mill");
     let pool = builder.thread_factory(move |thread, work| match answer.load(Ordering::SeqCst) {
         0 => Err(std::io::Error::other("no")),
-        1 => panic!("on purpose"),
+        1 => panic::panic_any(Grenade),
         2 => {
             drop(work);
             Ok(())

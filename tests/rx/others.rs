@@ -13,8 +13,8 @@ use tickwheel::rx::{
     TrampolineScheduler, Worker,
 };
 use tickwheel::{
-    Cancel, Cancellable, DueTask, Executor, Inline, Period, Schedule, ScheduleError, ScheduleExt,
-    Scheduler, ThreadPool,
+    Cancel, Cancellable, DueTask, Executor, Inline, Period, RepeatingTask, Schedule, ScheduleError,
+    ScheduleExt, Scheduler, Task, ThreadPool,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -356,6 +356,79 @@ fn a_context_that_cannot_be_put_up_costs_only_its_own_task() {
     assert_eq!(log.all(), [1]);
     worker.schedule(log.task(3));
     assert_eq!((log.all(), worker.pending()), (vec![1, 3], 0));
+}
+
+/// The closure and its context are dropped apart, because a panic during a panic would end the process.
+#[test]
+fn a_context_that_cannot_be_put_up_may_panic_when_it_is_dropped_and_the_closure_too() {
+    /// A clone is harmless.
+    struct Context(Option<Grenade>);
+    impl Clone for Context {
+        fn clone(&self) -> Context {
+            Context(None)
+        }
+    }
+    struct Bad;
+    impl ContextCapture for Bad {
+        type Context = Context;
+        fn capture(&self) -> Context {
+            Context(Some(Grenade))
+        }
+        fn replace(&self, context: Context) -> Context {
+            assert!(context.0.is_none(), "a clone");
+            panic_on_purpose()
+        }
+    }
+    silence();
+    let (timers, _driver) = Scheduler::builder().build_driven().expect("good");
+    let told = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&told);
+    let plain = ExecutorScheduler::new(Inline, &timers)
+        .on_panic(move |_| _ = count.fetch_add(1, Ordering::Relaxed));
+    let worker = ContextAwareScheduler::new(plain, Bad).worker();
+    let grenade = Grenade;
+    worker.schedule(move || drop(grenade));
+    assert_eq!(told.load(Ordering::Relaxed), 3, "of `replace`, of the closure, of its context");
+}
+
+/// It is user code, and would be asked with locks held. And what it says later must not change the order of its timers.
+#[test]
+fn a_schedule_is_asked_once_whether_it_is_a_scheduler() {
+    struct Asked(Scheduler, Arc<AtomicUsize>);
+    impl Schedule for Asked {
+        fn now(&self) -> Instant {
+            self.0.now()
+        }
+        fn schedule_task(&self, delay: Duration, task: Task) -> Result<Cancellable, ScheduleError> {
+            self.0.schedule_task(delay, task)
+        }
+        fn schedule_task_at(&self, at: Instant, task: Task) -> Result<Cancellable, ScheduleError> {
+            self.0.schedule_task_at(at, task)
+        }
+        fn schedule_series(
+            &self,
+            initial: Duration,
+            period: Period,
+            task: RepeatingTask,
+        ) -> Result<Cancellable, ScheduleError> {
+            self.0.schedule_series(initial, period, task)
+        }
+        fn as_scheduler(&self) -> Option<&Scheduler> {
+            let is_first = self.1.fetch_add(1, Ordering::Relaxed) == 0;
+            (!is_first).then_some(&self.0)
+        }
+    }
+    let (timers, driver) = Scheduler::builder().build_driven().expect("good");
+    let (asked, log) = (Arc::new(AtomicUsize::new(0)), Log::default());
+    let workers = ExecutorScheduler::over(Inline, Asked(timers, Arc::clone(&asked)));
+    let worker = workers.worker();
+    let moved = worker.schedule_after(SECOND, log.task(2));
+    let _series = worker.schedule_periodically(HOUR, HOUR, || ());
+    worker.schedule_after(SECOND, log.task(1));
+    assert!(moved.reset(2 * SECOND));
+    driver.advance(3 * SECOND);
+    worker.dispose();
+    assert_eq!((asked.load(Ordering::Relaxed), log.all()), (1, vec![1, 2]));
 }
 
 /// The hook drops the closure first, because a panic during a panic would end the process.
