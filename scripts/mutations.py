@@ -1150,6 +1150,8 @@ MUTATIONS = [
      "next.into_iter().for_each(|next| shared.expect_alone(kind, next));", "", durable("worker")),
     ("durable: turns, what was left is not told", "durable/src/worker/dispatcher.rs",
      "(next.is_some() || was_left)", "next.is_some()", durable("sql")),
+    ("durable: a run that returns at its time limit stays stuck", "durable/src/worker/runner.rs",
+     "held.into_iter().filter(|_| is_settled_here).for_each(|held| held.stage = Stage::Settled);", "_ = held;", durable("worker")),
     ("durable: turns, a backlog that is over leaves all workers claiming", "durable/src/worker/turns.rs",
      "self.kinds[kind].open = None;", "_ = kind;", ["cargo", "test", "-p", "tickwheel-durable", "--lib", "turns"]),
     ("durable: in SQL, all workers claim at the same moment", "durable/src/worker/turns.rs",

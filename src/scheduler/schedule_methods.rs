@@ -148,7 +148,10 @@ impl Scheduler {
             None => self.admit_or(times, task, None, refuse),
             Some(span) => {
                 let refuse = |shared: &Shared, reason, refused: InSpan<T>| {
-                    shared.hooks.catch(|| drop(refused.span)); // a subscriber is user code
+                    // It is dropped in there, because that calls a subscriber, which is user code.
+                    shared.hooks.catch(|| {
+                        let _span = refused.span;
+                    });
                     refuse(shared, reason, refused.task)
                 };
                 self.admit_or(times, InSpan { span, task }, None, refuse)

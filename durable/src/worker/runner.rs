@@ -354,8 +354,12 @@ pub(super) fn end(shared: &Shared, job: &Job, ended: Ended, took: Duration) {
         let line = &mut state.lines[job.kind];
         line.average = Some(line.average.map_or(took, |average| (average * 7 + took) / 8));
     }
-    let is_mine = state.runs.get(&fence).is_some_and(|held| held.stage == Stage::Started);
-    if is_mine && !matches!(ended, Ended::Committed(_) | Ended::Lost) {
+    let is_settled_here = !matches!(ended, Ended::Committed(_) | Ended::Lost);
+    let held = state.runs.get_mut(&fence).filter(|held| held.stage == Stage::Started);
+    let is_mine = held.is_some();
+    // Before the lock is free, or a time limit that ends just then would settle it too, and count it as stuck for ever.
+    held.into_iter().filter(|_| is_settled_here).for_each(|held| held.stage = Stage::Settled);
+    if is_mine && is_settled_here {
         drop(state);
         if matches!(ended, Ended::NotCalled) {
             return give_back(shared, job);
