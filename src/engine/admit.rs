@@ -193,7 +193,7 @@ impl Shared {
         if times.deadline <= times.now {
             return if self.is_closing() { Err(ScheduleError::Closed) } else { Ok(WakeAt::Now) };
         }
-        // The thread-local flag comes first. It is one load, and nearly always false.
+        // What the thread knows itself comes first. It is nearly always false.
         if T::IS_COUNTED && this_thread::is_held_back() && self.holds_wakers_on() {
             return Ok(WakeAt::Later);
         }

@@ -1,7 +1,7 @@
 //! No step of a turn goes on for as long as there is work (S19). Each constant here bounds a loop of a turn. They are
 //! in the order of the steps, and each names its unit first. `slots::trim` has bounds of its own. Three things have no
 //! constant: the advance of the wheel, which costs as much as it gives out, because due entries have to leave the
-//! wheel; some looks, which cost a step per lane or per executor that refuses, and in the last turn a step per task of the
+//! wheel, and after a jump as much as the group has in which it lands; some looks, which cost a step per lane or per executor that refuses, and in the last turn a step per task of the
 //! process; and user code (inline tasks, wakers, clocks, observers).
 
 /// Tasks: how many are taken in. This is some 3 ms of work. A driven engine hands over nothing before all are in, so
@@ -26,7 +26,8 @@ pub(super) const SKIP: usize = 1024;
 pub(super) const SWEEP: usize = 2048;
 /// Entries: how many move from far to near ahead of their time, and one more for each task that has come in.
 pub(super) const SETTLE: usize = 2048;
-/// Entries: how many a turn looks at to find the next live one. If all of those are stale, it may come back early. With
+/// Entries: how many a turn looks at to find the next live one. If all of those are stale, it may come back early.
+/// So it is for the first task of more than 256 in a half-turn, or in a group of half-turns that is still far. With
 /// 4096 a churn of timeouts, whose earliest is always the one that was just cancelled, cost the tick thread 60 ns more
 /// per task.
 pub(super) const LOOK_AHEAD: usize = 256;

