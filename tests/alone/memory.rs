@@ -242,7 +242,7 @@ fn after_a_crowd_the_tables_of_those_that_wait_go_back() {
             (0..crowd).for_each(|_| drop(inner.worker().schedule(|| ())));
             told.store(live().unsigned_abs(), Ordering::Relaxed);
         });
-        peak.load(Ordering::Relaxed).cast_signed()
+        peak.load(Ordering::Relaxed) as isize
     };
     let queue: DelayQueue<u32, u32> = DelayQueue::new(&timers);
     queue.insert(1, 1, HOUR).expect("open");
