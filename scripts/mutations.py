@@ -78,7 +78,7 @@ MUTATIONS = [
     ("order lost between far and near", "src/wheel/buckets.rs",
      "self.last_tick(if is_far { self.present } else { next })", "self.last_tick(next)", TESTS + ["--lib", "sweep"]),
     ("a far group forgotten", "src/wheel/buckets.rs",
-     "            self.bring_soon(group, usize::MAX);\n", "", tests("soak::wheel_model")),
+     "            self.bring_soon(group, usize::MAX);\n", "", TESTS + ["--lib", "sweep"]),
     ("order lost between a group and its half-turns", "src/wheel/buckets.rs",
      "self.last_tick(if is_beyond { last } else { next_group })", "self.last_tick(next_group)", TESTS + ["--lib", "sweep"]),
     ("a great group is brought in at once", "src/wheel/buckets.rs",
