@@ -272,10 +272,9 @@ impl Shared {
         // executor, because the executor may need this very thread.
         let is_soon = times.deadline <= times.now.after_nanos(SOON);
         if !is_held && is_soon && !this_thread::is_in_a_run() && !self.is_exempt(times.now) {
+            let done = || self.intake.sum(|counts| counts.done.get());
             match executor {
-                None => self
-                    .backlog
-                    .hold_back(|| self.intake.sum(|counts| counts.done.get()), || self.goes_on()),
+                None => self.backlog.hold_back(done, || self.goes_on()),
                 Some(own) => own.backlog.hold_back(|| 0, || self.goes_on()),
             }
         }

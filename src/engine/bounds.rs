@@ -1,8 +1,9 @@
 //! No step of a turn goes on for as long as there is work (S19). Each constant here bounds a loop of a turn. They are
 //! in the order of the steps, and each names its unit first. `slots::trim` has bounds of its own. Three things have no
 //! constant: the advance of the wheel, which costs as much as it gives out, because due entries have to leave the
-//! wheel, and after a jump as much as the group has in which it lands; some looks, which cost a step per lane or per executor that refuses, and in the last turn a step per task of the
-//! process; and user code (inline tasks, wakers, clocks, observers).
+//! wheel, and after a jump as much as the group has in which it lands; some looks, which cost a step per lane or per
+//! executor that refuses, and in the last turn a step per task of the process; and user code (inline tasks, wakers,
+//! clocks, observers).
 
 /// Tasks: how many are taken in. This is some 3 ms of work. A driven engine hands over nothing before all are in, so
 /// there it only slices that work.

@@ -18,12 +18,14 @@
 //!   was moved, the leftover is told from a timer that fires while they close: it runs before the time that it was set
 //!   for.
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::delayed::{Found, Wait};
 use super::serial::SerialQueue;
 pub(super) use crate::clock::timeline::after;
+use crate::platform::impls::impl_behind;
 use crate::platform::panics::BLIND_PAUSE;
 use crate::wheel::WheelKey;
 use crate::{
@@ -44,30 +46,23 @@ pub(super) fn timers_of(schedule: impl Schedule + 'static) -> Timers {
 }
 
 /// A schedule that has said that it is no scheduler. It is not asked again: it is user code, and asked with locks held.
-struct Other<S>(S);
+struct Other<S: ?Sized>(S);
 
-impl<S: Schedule> Schedule for Other<S> {
-    fn now(&self) -> Instant {
-        self.0.now()
-    }
+impl<S: ?Sized> Deref for Other<S> {
+    type Target = S;
 
-    fn schedule_task(&self, delay: Duration, task: Task) -> Result<Cancellable, ScheduleError> {
-        self.0.schedule_task(delay, task)
-    }
-
-    fn schedule_task_at(&self, at: Instant, task: Task) -> Result<Cancellable, ScheduleError> {
-        self.0.schedule_task_at(at, task)
-    }
-
-    fn schedule_series(
-        &self,
-        initial: Duration,
-        period: Period,
-        task: RepeatingTask,
-    ) -> Result<Cancellable, ScheduleError> {
-        self.0.schedule_series(initial, period, task)
+    fn deref(&self) -> &S {
+        &self.0
     }
 }
+
+impl_behind!(S: Schedule for Other<S>; {
+    fn now(&self) -> Instant;
+    fn schedule_task(&self, delay: Duration, task: Task) -> Result<Cancellable, ScheduleError>;
+    fn schedule_task_at(&self, deadline: Instant, task: Task) -> Result<Cancellable, ScheduleError>;
+    fn schedule_series(&self, initial: Duration, period: Period, task: RepeatingTask)
+        -> Result<Cancellable, ScheduleError>;
+});
 
 /// Returns the timers of the global scheduler, for when others refuse.
 pub(super) fn global_timers() -> Result<Timers, ScheduleError> {

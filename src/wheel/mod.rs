@@ -5,8 +5,8 @@
 //! rounds, and each visit looks at all of them to count their rounds down. That costs a task one visit per turn of the
 //! wheel, and makes a tick as long as its bucket. Here a bucket holds only what is due at one tick. What is due later is
 //! filed by its half-turn (the rounds, counted up from zero instead of down from now), and is brought into the buckets
-//! once, while the half-turn before it passes. What is due in days or years is filed by groups of half-turns, and is brought to its
-//! half-turn while the group before it passes.
+//! once, while the half-turn before it passes. For days and years the wheel keeps groups of half-turns. While
+//! one group passes, it brings the entries of the next one to their half-turns.
 //!
 //! ```text
 //!            the present half-turn       the next one            later ones, by half-turn

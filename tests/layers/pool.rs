@@ -1,6 +1,5 @@
 //! `pool::ScheduledThreadPool`, on a clock that is moved by hand, except for the tests of threads.
 
-use std::cell::Cell;
 use std::ops::ControlFlow;
 use std::panic;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -11,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::told::Poller;
-use crate::common::{Grenade, PATIENCE, until};
+use crate::common::{Grenade, Moody, PATIENCE, until};
 use tickwheel::pool::{
     JoinError, PoolBuilder, ScheduledFuture, ScheduledThreadPool, ShutdownPolicy, Unstarted,
 };
@@ -1166,31 +1165,20 @@ fn s17_a_clock_that_panics_costs_no_task() {
 /// A task that was taken in before the clock panicked stays in, and nobody is told of an error.
 #[test]
 fn s17_a_clock_that_panics_while_it_holds_a_producer_back_ends_the_wait() {
-    thread_local!(static CALLS_LEFT: Cell<usize> = const { Cell::new(usize::MAX) });
-    struct Moody;
-    impl Clock for Moody {
-        fn now(&self) -> Instant {
-            let left = CALLS_LEFT.get();
-            CALLS_LEFT.set(left.checked_sub(1).unwrap_or_else(|| panic!("on purpose")));
-            tickwheel::SystemClock.now()
-        }
-        fn sleep(&self, sleeper: &tickwheel::Sleeper, until: Option<Instant>) {
-            tickwheel::SystemClock.sleep(sleeper, until);
-        }
-    }
     crate::common::silence();
     let panics = Arc::new(AtomicUsize::new(0));
     let told = Arc::clone(&panics);
-    let builder = ScheduledThreadPool::builder().threads(1).clock(Moody);
+    let (clock, countdown) = (ManualClock::new(), Arc::new(AtomicUsize::new(0)));
+    let moody = Moody(clock.clone(), Arc::clone(&countdown));
+    let builder = ScheduledThreadPool::builder().threads(1).clock(moody);
     let pool = builder.on_panic(move |_| _ = told.fetch_add(1, Ordering::Relaxed));
     let pool = pool.build().expect("threads");
     let gate = block(&pool);
     // The first of so many is late, so the next thread that brings one is held back.
     let many: Vec<_> = (0..4200).map(|_| pool.submit(|| ()).expect("open")).collect();
-    thread::sleep(Duration::from_millis(30)); // the pool's clock is the system's
-    CALLS_LEFT.set(1);
+    clock.advance(SECOND);
+    countdown.store(2, Ordering::Relaxed); // the first reading is for the task, and the second for the wait
     let last = pool.submit(|| 7).expect("it was taken in");
-    CALLS_LEFT.set(usize::MAX);
     assert_eq!(panics.load(Ordering::Relaxed), 1, "the hook is told");
     drop(gate);
     assert!(many.into_iter().all(|future| future.join().is_ok()));

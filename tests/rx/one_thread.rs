@@ -286,6 +286,26 @@ fn s17_a_clock_that_panics_loses_no_task() {
     }
 }
 
+/// The task was taken in before, so the wait ends, and the hook is told.
+#[test]
+fn s17_a_clock_that_panics_while_it_holds_a_producer_back_ends_the_wait() {
+    silence();
+    let (clock, countdown) = (ManualClock::new(), Arc::new(AtomicUsize::new(0)));
+    let moody = Moody(clock.clone(), Arc::clone(&countdown));
+    let told = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&told);
+    let workers = SingleThreadScheduler::with_clock("moody", moody).expect("a thread");
+    let worker = workers.on_panic(move |_| _ = count.fetch_add(1, Ordering::Relaxed)).worker();
+    let log = Log::default();
+    let release = occupy(&worker);
+    (0..4200).for_each(|number| drop(worker.schedule(log.task(number)))); // so long that it may be behind
+    countdown.store(2, Ordering::Relaxed); // the first reading is for the task, and the second for the wait
+    let last = worker.schedule(log.task(4200));
+    assert_eq!((told.load(Ordering::Relaxed), last.is_cancelled()), (1, false));
+    drop(release);
+    until("all have run", || log.all().into_iter().eq(0..=4200));
+}
+
 #[test]
 fn s25_each_worker_has_a_limit_of_its_own() {
     let (workers, _clock) = on_virtual_time();

@@ -358,6 +358,17 @@ fn a_context_that_cannot_be_put_up_costs_only_its_own_task() {
     assert_eq!((log.all(), worker.pending()), (vec![1, 3], 0));
 }
 
+/// Returns a worker whose tasks run in such contexts, and of how many panics its hook was told.
+fn worker_in(contexts: impl ContextCapture) -> (Worker, Arc<AtomicUsize>) {
+    silence();
+    let (timers, _driver) = Scheduler::builder().build_driven().expect("good");
+    let told = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&told);
+    let plain = ExecutorScheduler::new(Inline, &timers)
+        .on_panic(move |_| _ = count.fetch_add(1, Ordering::Relaxed));
+    (ContextAwareScheduler::new(plain, contexts).worker(), told)
+}
+
 /// The closure and its context are dropped apart, because a panic during a panic would end the process.
 #[test]
 fn a_context_that_cannot_be_put_up_may_panic_when_it_is_dropped_and_the_closure_too() {
@@ -379,13 +390,7 @@ fn a_context_that_cannot_be_put_up_may_panic_when_it_is_dropped_and_the_closure_
             panic_on_purpose()
         }
     }
-    silence();
-    let (timers, _driver) = Scheduler::builder().build_driven().expect("good");
-    let told = Arc::new(AtomicUsize::new(0));
-    let count = Arc::clone(&told);
-    let plain = ExecutorScheduler::new(Inline, &timers)
-        .on_panic(move |_| _ = count.fetch_add(1, Ordering::Relaxed));
-    let worker = ContextAwareScheduler::new(plain, Bad).worker();
+    let (worker, told) = worker_in(Bad);
     let grenade = Grenade;
     worker.schedule(move || drop(grenade));
     assert_eq!(told.load(Ordering::Relaxed), 3, "of `replace`, of the closure, of its context");
@@ -442,13 +447,7 @@ fn a_context_that_cannot_be_captured_is_its_caller_s_panic() {
         }
         fn replace(&self, (): ()) {}
     }
-    silence();
-    let (timers, _driver) = Scheduler::builder().build_driven().expect("good");
-    let told = Arc::new(AtomicUsize::new(0));
-    let count = Arc::clone(&told);
-    let plain = ExecutorScheduler::new(Inline, &timers)
-        .on_panic(move |_| _ = count.fetch_add(1, Ordering::Relaxed));
-    let worker = ContextAwareScheduler::new(plain, NoContext).worker();
+    let (worker, told) = worker_in(NoContext);
     let grenade = Grenade;
     let schedule = std::panic::AssertUnwindSafe(|| worker.schedule(move || drop(grenade)));
     assert!(std::panic::catch_unwind(schedule).is_err());

@@ -357,9 +357,9 @@ pub(super) fn end(shared: &Shared, job: &Job, ended: Ended, took: Duration) {
     let is_settled_here = !matches!(ended, Ended::Committed(_) | Ended::Lost);
     let held = state.runs.get_mut(&fence).filter(|held| held.stage == Stage::Started);
     let is_mine = held.is_some();
-    // Before the lock is free, or a time limit that ends just then would settle it too, and count it as stuck for ever.
-    held.into_iter().filter(|_| is_settled_here).for_each(|held| held.stage = Stage::Settled);
-    if is_mine && is_settled_here {
+    if let Some(held) = held.filter(|_| is_settled_here) {
+        // Before the lock is free, or a time limit that ends just then would settle it too, and count it as stuck for ever.
+        held.stage = Stage::Settled;
         drop(state);
         if matches!(ended, Ended::NotCalled) {
             return give_back(shared, job);
