@@ -178,7 +178,7 @@
 //! | closures written into their holders in place: schedule | 92 | 84 | yes |
 //! | instants read by their parts: schedule | 81 | 72 | yes |
 //! | a place for each of the next 2048 half-turns instead of a sorted map: tick thread, per schedule | 70 | 45 | yes |
-//! | groups of half-turns beyond those: bytes for each of 200,000 tasks of a week | 421 | 124 | yes |
+//! | groups of half-turns beyond those: bytes for each of 200,000 tasks of a week | 421 | 122 | yes |
 //! | sleeping through what can wait: process, per schedule | 130 to 200 | 115 | yes |
 //! | the same, and a look at 256 entries instead of 4096: process, per pair of cancel and schedule | 254 | 150 | yes |
 //! | a radix sort of what a tick gives out | 24 | 7 | yes |
