@@ -43,7 +43,7 @@ use super::timer::{RunOrDrop, Timers, after, cancel_timer, global_timers};
 use super::worker::TaskQueue;
 use crate::job::{Next, Ran};
 use crate::platform::panics::caught;
-use crate::platform::sync::{Mutex, MutexGuard, Ordering, local, lock};
+use crate::platform::sync::{Mutex, Ordering, local, lock};
 use crate::{Cancellable, DueTask, Executor, PanicHook, ScheduleExt};
 
 /// How many tasks a drain runs before it lets other workers have the thread.
@@ -275,11 +275,10 @@ pub(super) struct RetryQueue {
 struct Retries {
     /// By age.
     queues: BTreeMap<u64, Arc<SerialQueue>>,
-    /// Numbers the queues, and the attempts.
-    last_number: u64,
-    /// The number of the attempt that runs or waits for its time, 0 if there is none. Only this attempt may act.
+    last_ticket: u64,
+    /// An attempt waits for its time, or runs: it has the ticket of the queue that it was first made for. 0 if there is none.
     attempt: u64,
-    /// Set while the attempt waits.
+    /// The timer of the attempt, or of the one before. A fast one may be missing.
     timer: Option<Cancellable>,
 }
 
@@ -291,12 +290,14 @@ impl RetryQueue {
     /// Adds a queue, with its drain. If no attempt is on its way, one is made after this pause.
     fn wait(self: &Arc<Self>, queue: Arc<SerialQueue>, pause: Duration) {
         let mut state = lock(&self.state);
-        state.last_number += 1;
-        let ticket = state.last_number;
+        state.last_ticket += 1;
+        let ticket = state.last_ticket;
         queue.retry_ticket.store(ticket, Ordering::Relaxed);
         state.queues.insert(ticket, queue);
         if state.attempt == 0 {
-            self.schedule(state, pause, false);
+            state.attempt = ticket;
+            drop(state);
+            self.schedule(ticket, pause, false);
         }
     }
 
@@ -305,18 +306,9 @@ impl RetryQueue {
         PAUSE * (1 << (failures / FAILURES_PER_PAUSE).min(6))
     }
 
-    /// Sets the timer of a new attempt: one of the scheduler's own or, as the last resort, one of
+    /// Sets the timer of an attempt: one of the scheduler's own or, as the last resort, one of
     /// [`Scheduler::global`](crate::Scheduler::global).
-    fn schedule(
-        self: &Arc<Self>,
-        mut state: MutexGuard<'_, Retries>,
-        pause: Duration,
-        is_last_resort: bool,
-    ) {
-        state.last_number += 1;
-        let number = state.last_number;
-        state.attempt = number;
-        drop(state);
+    fn schedule(self: &Arc<Self>, number: u64, pause: Duration, is_last_resort: bool) {
         let retries = Arc::clone(self);
         let attempt = RunOrDrop::new(move |fires| retries.attempt(number, is_last_resort, fires));
         let timers = if is_last_resort { global_timers() } else { Ok(Arc::clone(&self.timers)) };
@@ -326,11 +318,11 @@ impl RetryQueue {
         });
         let Ok(timer) = timer else { return };
         let mut state = lock(&self.state);
-        // It may have fired before it could be stored, and if all queues have left in the meantime, nobody needs it.
-        let is_its = state.attempt == number;
-        let unneeded = if is_its { state.timer.replace(timer) } else { Some(timer) };
+        let is_needed = state.attempt == number; // otherwise all queues have left in the meantime
+        let other = if is_needed { state.timer.replace(timer) } else { Some(timer) };
         drop(state);
-        cancel_timer(&PanicHook::default(), unneeded);
+        let cancel = |other: Cancellable| !is_needed && other.cancel();
+        PanicHook::default().catch(None, || other.is_some_and(cancel)); // its handle may be from outside
     }
 
     /// Removes a queue that was disposed.
@@ -369,27 +361,20 @@ impl RetryQueue {
 
     /// The timer of an attempt fires, or was dropped: the timers have refused it, or have ended.
     fn attempt(self: &Arc<Self>, number: u64, is_last_resort: bool, fires: bool) {
-        let mut state = lock(&self.state);
-        let is_its = state.attempt == number;
-        let timer = state.timer.take_if(|_| is_its);
-        drop(state);
-        PanicHook::default().catch(None, || drop(timer)); // a handle may be from outside
-        if !is_its {
-            return; // it was cancelled
+        if lock(&self.state).attempt != number {
+            return; // all queues have left
         }
         let pause = if fires && self.hand_over() { PAUSE } else { self.pause() };
         let mut state = lock(&self.state);
         if state.attempt != number {
-            return; // all had left in the meantime
-        }
-        state.attempt = 0;
-        if state.queues.is_empty() {
             return;
         }
-        if fires || !is_last_resort {
-            return self.schedule(state, pause, !fires);
+        if !state.queues.is_empty() && (fires || !is_last_resort) {
+            drop(state);
+            return self.schedule(number, pause, !fires);
         }
-        let queues = std::mem::take(&mut state.queues);
+        state.attempt = 0;
+        let queues = std::mem::take(&mut state.queues); // nobody keeps their time
         drop(state);
         queues.into_values().for_each(|queue| queue.state().has_drain = false);
     }
