@@ -34,13 +34,11 @@
 //!   user's too, because its drop may drop a timer, which locks the state (S11).
 
 use std::any::type_name;
-use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::composite::FirstPanic;
-use super::timer::{after, cancel_timer};
-use crate::platform::panics::{Payload, caught};
+use super::timer::{RunOrDrop, after, cancel_timer};
 use crate::platform::sync::{Mutex, MutexGuard, lock};
 use crate::{Cancellable, PanicHook, Request, Schedule, ScheduleError, TryScheduleError};
 
@@ -150,9 +148,6 @@ enum TimerState {
 /// A run that only the thread that has this can make (PACE-1): the closure, and its value.
 type Run<T> = (F<T>, T);
 
-/// Why a timer could not be scheduled: the schedule has refused it, or has panicked.
-type Refusal = Result<ScheduleError, Payload>;
-
 /// Drops what may be a user's. A panic in a drop is no reason for not going on (S9).
 fn discard<D>(garbage: D) {
     PanicHook::default().catch(None, || drop(garbage));
@@ -206,6 +201,20 @@ impl<T> State<T> {
         }
     }
 
+    /// A timer was dropped without a run, so it is not set any more (PACE-2). Returns its handle. While it is being
+    /// scheduled, the thread that does so finds that out.
+    fn drop_timer(&mut self, dropped: u64) -> Option<Cancellable> {
+        match &mut self.timer {
+            TimerState::Set { id, .. } if *id != dropped => None,
+            TimerState::Set { handle: None, is_dropped, .. } => {
+                *is_dropped = true;
+                None
+            }
+            TimerState::Set { .. } => self.take_timer(),
+            _ => None,
+        }
+    }
+
     /// A run of `f` has started then. The next value is due a period later, or at the latest when `flush` was called for it.
     fn has_started(&mut self, at: Instant) {
         self.last_run = Some(at);
@@ -253,66 +262,59 @@ impl<T: Send + 'static> Paced<T> {
             discard(before);
             return Ok(());
         }
-        let Err((mut state, refusal)) = self.arm(state) else {
-            discard(before);
-            return Ok(());
-        };
-        let mine = state.pending.take_if(|pending| pending.id == id);
-        let (run, replaced) = if mine.is_some() {
-            state.pending = before;
-            (None, None)
-        } else {
-            (state.start(), before)
-        };
-        drop(state);
-        discard(replaced);
-        PanicHook::default().catch(self.name, || self.run(run, FirstPanic::default()));
-        match (refusal, mine) {
-            (Ok(reason), Some(mine)) => Err(TryScheduleError::new(reason, mine.value)),
-            (Ok(_), None) => Ok(()),
-            (Err(panic), mine) => {
-                discard(mine);
-                resume_unwind(panic)
+        let (mut panics, mut replaced, mut refused, mut run) =
+            (FirstPanic::default(), before, None, None);
+        if let Some((mut state, reason)) = self.arm(state, &mut panics) {
+            if let Some(mine) = state.pending.take_if(|pending| pending.id == id) {
+                state.pending = replaced.take();
+                refused = Some((reason, mine.value));
+            } else {
+                run = state.start();
             }
         }
+        discard(replaced);
+        PanicHook::default().catch(self.name, || self.run(run, FirstPanic::default()));
+        if let Some((Some(reason), value)) = refused {
+            return Err(TryScheduleError::new(reason, value));
+        }
+        discard(refused);
+        panics.resume(); // of the schedule
+        Ok(())
     }
 
     /// Schedules a timer for the pending value, and again if it is refused and another value has come meanwhile (PACE-3). If
-    /// the last one is refused too, and nobody sees to the value, the state comes back locked.
+    /// the last one is refused too, and nobody sees to the value, the state comes back locked, with the reason. There is
+    /// none if the schedule has panicked.
     fn arm<'a>(
         self: &'a Arc<Self>,
         mut state: MutexGuard<'a, State<T>>,
-    ) -> Result<(), (MutexGuard<'a, State<T>>, Refusal)> {
+        panics: &mut FirstPanic,
+    ) -> Option<(MutexGuard<'a, State<T>>, Option<ScheduleError>)> {
         loop {
-            let Some((value, due)) = state.pending.as_ref().map(|it| (it.id, it.due)) else {
-                return Ok(());
-            };
+            let (value, due) = state.pending.as_ref().map(|it| (it.id, it.due))?;
             let id = state.next_id();
             // Noted before it is scheduled, so that other calls rely on it.
             state.timer = TimerState::Set { id, handle: None, is_dropped: false };
             drop(state);
-            let timer = Timer { paced: Arc::clone(self), id };
-            let request = Request::At(due, Box::new(move || timer.come()));
-            let scheduled = caught(|| self.schedule.schedule_named(self.name, request));
+            let paced = Arc::clone(self);
+            let timer = RunOrDrop::new(move |comes| paced.end_timer(id, comes));
+            let request = Request::At(due, Box::new(move || timer.run()));
+            // A user's schedule or clock may panic, and so may the capture of a context.
+            let scheduled = panics.catch(|| self.schedule.schedule_named(self.name, request));
             state = lock(&self.state);
-            let refusal = match scheduled {
-                Ok(Ok(handle)) => {
-                    let unneeded = state.keep(id, handle);
-                    drop(state);
-                    cancel_timer(&PanicHook::default(), unneeded);
-                    return Ok(());
-                }
-                Ok(Err(reason)) => Ok(reason),
-                Err(panic) => Err(panic), // of a user's schedule or clock, or of the capture of a context
-            };
+            if let Some(Ok(handle)) = scheduled {
+                let unneeded = state.keep(id, handle);
+                drop(state);
+                cancel_timer(&PanicHook::default(), unneeded);
+                return None;
+            }
             if !state.is_set(id) && !matches!(state.timer, TimerState::None) {
-                drop(state); // another thread sees to the value
-                return refusal.map_or_else(|panic| resume_unwind(panic), |_| Ok(()));
+                return None; // another thread sees to the value
             }
             state.timer = TimerState::None;
             let is_other = state.pending.as_ref().is_some_and(|pending| pending.id != value);
-            if !is_other || refusal.is_err() {
-                return Err((state, refusal));
+            if !is_other || scheduled.is_none() {
+                return Some((state, scheduled.and_then(Result::err)));
             }
         }
     }
@@ -323,11 +325,7 @@ impl<T: Send + 'static> Paced<T> {
         state: MutexGuard<'a, State<T>>,
         panics: &mut FirstPanic,
     ) -> Option<Run<T>> {
-        let (mut state, refusal) = self.arm(state).err()?;
-        let run = state.start();
-        drop(state);
-        refusal.err().into_iter().for_each(|panic| _ = panics.catch(|| resume_unwind(panic)));
-        run
+        self.arm(state, panics)?.0.start()
     }
 
     /// Runs `f`, if this thread is to. If the next value became due in the meantime, sets a timer for it, so that other tasks
@@ -345,6 +343,30 @@ impl<T: Send + 'static> Paced<T> {
             next = if has_come { self.see_to_it(state, &mut panics) } else { None };
         }
         panics.resume(); // to the layer that runs the task, which reports it
+    }
+
+    /// The timer with this id comes, or was dropped without a run: it was refused or cancelled, or its schedule has ended.
+    fn end_timer(self: &Arc<Self>, id: u64, comes: bool) {
+        let mut panics = FirstPanic::default();
+        let now = if comes { panics.catch(|| self.schedule.now()) } else { None };
+        let mut state = lock(&self.state);
+        let Some(now) = now.filter(|_| state.is_set(id)) else {
+            let old = state.drop_timer(id);
+            drop(state);
+            discard(old);
+            return panics.resume(); // of the clock
+        };
+        let handle = state.take_timer();
+        let is_early = state.pending.as_ref().is_some_and(|pending| now < pending.due);
+        let run = if is_early && state.f.is_some() {
+            self.see_to_it(state, &mut panics)
+        } else {
+            let run = state.start();
+            drop(state);
+            run
+        };
+        discard(handle);
+        self.run(run, panics);
     }
 
     pub(super) fn flush(self: &Arc<Self>) -> bool {
@@ -388,51 +410,5 @@ impl<T> Paced<T> {
 
     pub(super) fn is_pending(&self) -> bool {
         lock(&self.state).pending.is_some()
-    }
-}
-
-/// The task of a timer. It keeps the closure, the value and the schedule alive.
-struct Timer<T> {
-    paced: Arc<Paced<T>>,
-    id: u64,
-}
-
-impl<T: Send + 'static> Timer<T> {
-    fn come(&self) {
-        let (paced, mut panics) = (&self.paced, FirstPanic::default());
-        let now = paced.schedule.now();
-        let mut state = lock(&paced.state);
-        if !state.is_set(self.id) {
-            return;
-        }
-        let handle = state.take_timer();
-        let is_early = state.pending.as_ref().is_some_and(|pending| now < pending.due);
-        let run = if is_early && state.f.is_some() {
-            paced.see_to_it(state, &mut panics)
-        } else {
-            let run = state.start();
-            drop(state);
-            run
-        };
-        discard(handle);
-        paced.run(run, panics);
-    }
-}
-
-/// A timer that was refused, cancelled, or dropped without a run is not set any more (PACE-2). While it is being scheduled, the
-/// thread that does so finds that out.
-impl<T> Drop for Timer<T> {
-    fn drop(&mut self) {
-        let mut state = lock(&self.paced.state);
-        let mut old = None;
-        match &mut state.timer {
-            TimerState::Set { id, handle: None, is_dropped } if *id == self.id => {
-                *is_dropped = true;
-            }
-            TimerState::Set { id, .. } if *id == self.id => old = state.take_timer(),
-            _ => {}
-        }
-        drop(state);
-        discard(old);
     }
 }
