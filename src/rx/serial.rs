@@ -137,10 +137,12 @@ impl SerialQueue {
         retries: Arc<RetryQueue>,
     ) -> Arc<SerialQueue> {
         let timers = retries.timers.clone();
+        // A scheduler's timers fire in order.
+        let epoch = timers.as_scheduler().is_none().then(|| Epoch::new(timers.now()));
         let state = State {
             incoming: VecDeque::new(),
             last_number: 0,
-            delayed: Delayed::new(Epoch::new(timers.now()), timers.as_scheduler().is_some()),
+            delayed: Delayed::new(epoch),
             is_closed: false,
             executor: Some(executor),
             has_drain: false,
@@ -199,7 +201,7 @@ impl SerialQueue {
         job: Entry,
         deadline: Instant,
     ) -> Result<(), ScheduleError> {
-        let wait = state.delayed.insert(job, deadline, Timer::FIRST);
+        let wait = state.delayed.insert(job, deadline, Timer::InHand);
         drop(state);
         let set = caught(|| self.set_timer(wait)).unwrap_or_else(|panic| {
             self.withdraw(wait.key);
@@ -232,7 +234,7 @@ impl SerialQueue {
             state.push(Arc::clone(job)); // the caller is the drain, and will come to it
             return None;
         }
-        Some(state.delayed.insert(Arc::clone(job), due.max(ended), Timer::FIRST))
+        Some(state.delayed.insert(Arc::clone(job), due.max(ended), Timer::InHand))
     }
 
     // ----- out of the queue ----------------------------------------------------------------

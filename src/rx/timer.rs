@@ -112,8 +112,10 @@ impl SerialQueue {
                 return queue.come_out(key, None);
             }
             // If the task does not wait, another timer has queued it, or a disposal is about to cancel it.
-            let task = queue.state().delayed.drop_timer(key);
-            task.into_iter().for_each(|task| task.job.withdraw());
+            let is_lost = queue.state().delayed.drop_timer(key);
+            if is_lost {
+                queue.withdraw(key);
+            }
         });
         let handle = on.schedule_at(at, move || timer.run())?;
         if self.keep_timer(wait, handle) {
@@ -125,9 +127,9 @@ impl SerialQueue {
     /// Stores a timer, or cancels it if its task has left. Returns true if it has to follow the deadline (DELAY-2).
     fn keep_timer(&self, wait: Wait, timer: Cancellable) -> bool {
         let kept = self.state().delayed.keep(wait, timer);
-        kept.unwrap_or_else(|(timer, dropped)| {
+        kept.unwrap_or_else(|timer| {
             cancel_timer(&self.hook, Some(timer));
-            dropped.into_iter().for_each(|task| task.job.withdraw());
+            self.withdraw(wait.key); // if the timer was dropped in the meantime
             false
         })
     }
