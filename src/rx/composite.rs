@@ -81,12 +81,9 @@ impl CompositeCancellable {
             return key;
         }
         set.handles.insert(key.0, handle);
-        let is_crowded = set.handles.len() >= set.prune_at.max(MIN_PRUNE);
-        if is_crowded {
+        if set.handles.len() >= set.prune_at.max(MIN_PRUNE) {
             set.prune_at = usize::MAX; // no other thread prunes in the meantime
-        }
-        drop(set);
-        if is_crowded {
+            drop(set);
             self.prune();
         }
         key
@@ -178,12 +175,9 @@ pub(super) struct FirstPanic(Option<Payload>);
 impl FirstPanic {
     /// Runs a piece of code. Returns `None` if it panics.
     pub(super) fn catch<R>(&mut self, code: impl FnOnce() -> R) -> Option<R> {
-        let keep = |panic| {
-            if self.0.is_none() {
-                self.0 = Some(panic);
-            } else {
-                discard(panic);
-            }
+        let keep = |panic| match self.0 {
+            None => self.0 = Some(panic),
+            Some(_) => discard(panic),
         };
         caught(code).map_err(keep).ok()
     }

@@ -42,6 +42,7 @@ const GRANULARITY: NonZeroU64 = NonZeroU64::new(1 << 32).expect("above zero");
 pub(super) const SMALL: usize = 512;
 
 /// The tasks that wait for their time.
+#[derive(Default)]
 pub(super) struct Delayed {
     /// The wheel counts from there, in nanoseconds. `None` if timers fire in order of deadline: then it need not sort their
     /// tasks.
