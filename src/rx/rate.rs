@@ -117,7 +117,7 @@ struct State<T> {
     pace: Pace,
     pending: Option<Pending<T>>,
     last_run: Option<Instant>,
-    timer: TimerState,
+    timer: Option<Timer>,
     last_id: u64,
 }
 
@@ -132,18 +132,17 @@ struct Pending<T> {
 }
 
 /// The timer of the pending value.
-enum TimerState {
-    None,
-    Set {
-        id: u64,
-        /// Missing as long as the timer is being scheduled.
-        handle: Option<Cancellable>,
-        /// It was dropped meanwhile, without a run.
-        is_dropped: bool,
-    },
-    /// It came, or `flush` was called, while `f` ran. The thread that runs `f` will set another timer.
-    Come,
+#[derive(Default)]
+struct Timer {
+    id: u64,
+    /// Missing as long as the timer is being scheduled.
+    handle: Option<Cancellable>,
+    /// It was dropped meanwhile, without a run.
+    is_dropped: bool,
 }
+
+/// The timer that the thread will set that runs `f`, because a timer came, or `flush` was called, in the meantime.
+const AFTER_RUN: u64 = 0;
 
 /// A run that only the thread that has this can make (PACE-1): the closure, and its value.
 type Run<T> = (F<T>, T);
@@ -179,40 +178,28 @@ impl<T> State<T> {
     }
 
     fn is_set(&self, id: u64) -> bool {
-        matches!(self.timer, TimerState::Set { id: set, .. } if set == id)
+        self.timer.as_ref().is_some_and(|timer| timer.id == id)
     }
 
     fn take_timer(&mut self) -> Option<Cancellable> {
-        let timer = std::mem::replace(&mut self.timer, TimerState::None);
-        if let TimerState::Set { handle, .. } = timer { handle } else { None }
+        self.timer.take()?.handle
     }
 
     /// Notes that a timer was accepted. Returns its handle if the timer has come, is not needed, or was dropped (PACE-2).
-    fn keep(&mut self, accepted: u64, new: Cancellable) -> Option<Cancellable> {
-        match &mut self.timer {
-            TimerState::Set { id, handle, is_dropped: false } if *id == accepted => {
-                handle.replace(new)
-            }
-            TimerState::Set { id, .. } if *id == accepted => {
-                self.timer = TimerState::None;
-                Some(new)
-            }
-            _ => Some(new),
+    fn keep(&mut self, id: u64, handle: Cancellable) -> Option<Cancellable> {
+        match self.timer.as_mut().filter(|timer| timer.id == id) {
+            Some(Timer { is_dropped: true, .. }) => self.timer = None,
+            Some(timer) => return timer.handle.replace(handle),
+            None => {}
         }
+        Some(handle)
     }
 
     /// A timer was dropped without a run, so it is not set any more (PACE-2). Returns its handle. While it is being
     /// scheduled, the thread that does so finds that out.
-    fn drop_timer(&mut self, dropped: u64) -> Option<Cancellable> {
-        match &mut self.timer {
-            TimerState::Set { id, .. } if *id != dropped => None,
-            TimerState::Set { handle: None, is_dropped, .. } => {
-                *is_dropped = true;
-                None
-            }
-            TimerState::Set { .. } => self.take_timer(),
-            _ => None,
-        }
+    fn drop_timer(&mut self, id: u64) -> Option<Cancellable> {
+        self.timer.as_mut().filter(|timer| timer.id == id)?.is_dropped = true;
+        self.timer.take_if(|timer| timer.handle.is_some())?.handle
     }
 
     /// A run of `f` has started then. The next value is due a period later, or at the latest when `flush` was called for it.
@@ -227,7 +214,7 @@ impl<T> State<T> {
     fn start(&mut self) -> Option<Run<T>> {
         self.pending.as_ref()?;
         let Some(f) = self.f.take() else {
-            self.timer = TimerState::Come;
+            self.timer = Some(Timer { id: AFTER_RUN, ..Timer::default() });
             return None;
         };
         self.pending.take().map(|pending| (f, pending.value))
@@ -245,7 +232,7 @@ impl<T: Send + 'static> Paced<T> {
             pace,
             pending: None,
             last_run: None,
-            timer: TimerState::None,
+            timer: None,
             last_id: 0,
         };
         let schedule = Box::new(schedule);
@@ -257,7 +244,7 @@ impl<T: Send + 'static> Paced<T> {
         let mut state = lock(&self.state);
         let id = state.next_id();
         let before = state.store(id, value, now);
-        if !matches!(state.timer, TimerState::None) {
+        if state.timer.is_some() {
             drop(state);
             discard(before);
             return Ok(());
@@ -294,7 +281,7 @@ impl<T: Send + 'static> Paced<T> {
             let (value, due) = state.pending.as_ref().map(|it| (it.id, it.due))?;
             let id = state.next_id();
             // Noted before it is scheduled, so that other calls rely on it.
-            state.timer = TimerState::Set { id, handle: None, is_dropped: false };
+            state.timer = Some(Timer { id, ..Timer::default() });
             drop(state);
             let paced = Arc::clone(self);
             let timer = RunOrDrop::new(move |comes| paced.end_timer(id, comes));
@@ -308,10 +295,9 @@ impl<T: Send + 'static> Paced<T> {
                 cancel_timer(&PanicHook::default(), unneeded);
                 return None;
             }
-            if !state.is_set(id) && !matches!(state.timer, TimerState::None) {
+            if state.timer.take_if(|timer| timer.id == id).is_none() && state.timer.is_some() {
                 return None; // another thread sees to the value
             }
-            state.timer = TimerState::None;
             let is_other = state.pending.as_ref().is_some_and(|pending| pending.id != value);
             if !is_other || scheduled.is_none() {
                 return Some((state, scheduled.and_then(Result::err)));
@@ -339,7 +325,7 @@ impl<T: Send + 'static> Paced<T> {
             let mut state = lock(&self.state);
             state.f = Some(f);
             started.into_iter().for_each(|at| state.has_started(at));
-            let has_come = matches!(state.timer, TimerState::Come);
+            let has_come = state.is_set(AFTER_RUN);
             next = if has_come { self.see_to_it(state, &mut panics) } else { None };
         }
         panics.resume(); // to the layer that runs the task, which reports it
