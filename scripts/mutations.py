@@ -519,7 +519,7 @@ MUTATIONS = [
     ("rx: a leftover that was moved waits", "src/rx/timer.rs",
      "now.is_some() && fired_for > now", "now.is_some() && fired_for > now && false", tests("layers::s28_layers")),
     ("rx: a queued task moves to no clock", "src/rx/serial.rs",
-     "!state.is_closed && !self.timers.as_scheduler().is_some_and(Scheduler::is_closed)", "!state.is_closed", tests("layers::s28_layers", "rx::end")),
+     "!state.is_closed && !self.retries.timers.as_scheduler().is_some_and(Scheduler::is_closed)", "!state.is_closed", tests("layers::s28_layers", "rx::end")),
     ("jobs: a task that waits for its turn has no deadline", "src/job/mod.rs",
      "            Due::Now => Some(owner.now()),\n", "            Due::Now => None,\n", tests("layers::s28_layers")),
     ("queue: an item that was moved comes early", "src/pool/queue.rs",

@@ -202,7 +202,7 @@ impl Drain {
             let mut inline_since = None;
             // If the executor finishes, no other thread would run the rest (DRAIN-3).
             if this_thread().is_inline && !is_finishing {
-                let now = queue.hook.catch(None, || queue.timers.now());
+                let now = queue.hook.catch(None, || queue.retries.timers.now());
                 inline_since = self.inline_since.or(now);
                 let until = inline_since.map(|since| after(since, LONGEST_INLINE));
                 if until.is_some_and(|until| now >= Some(until)) {
@@ -216,7 +216,7 @@ impl Drain {
                 return;
             }
         }
-        if is_finishing && queue.timers.as_scheduler().is_some() {
+        if is_finishing && queue.retries.timers.as_scheduler().is_some() {
             queue.dispose(); // what is delayed would not find a thread: the tick thread is not the executor's
         }
     }

@@ -52,7 +52,7 @@ use crossbeam_utils::CachePadded;
 
 use super::delayed::{Delayed, DelayedTask, Entry, SMALL, Timer, Wait};
 use super::drain::{self, Drain, RetryQueue};
-use super::timer::{Timers, cancel_timer};
+use super::timer::cancel_timer;
 use super::worker::TaskQueue;
 use crate::backpressure::{Backpressure, Flow, PendingLimit};
 use crate::clock::epoch::Epoch;
@@ -74,7 +74,6 @@ const MIN_SWEEP: u64 = 256;
 pub(super) struct SerialQueue {
     state: Mutex<State>,
     me: Weak<SerialQueue>,
-    pub(super) timers: Timers,
     pub(super) hook: PanicHook,
     outgoing: CachePadded<Mutex<Outgoing>>,
     /// How many tasks the drain has taken out. Relaxed suffices, because only the drain writes it, and it orders nothing.
@@ -87,7 +86,7 @@ pub(super) struct SerialQueue {
     pub(super) drained_by: AtomicUsize,
     limit: PendingLimit,
     pressure: Backpressure,
-    /// Where the drain waits if its executor does not run it.
+    /// Where the drain waits if its executor does not run it. It has the timers and the clock.
     pub(super) retries: Arc<RetryQueue>,
     /// Names it there, under the lock of `retries`. 0 names none.
     pub(super) retry_ticket: AtomicU64,
@@ -146,7 +145,7 @@ impl SerialQueue {
         limit: PendingLimit,
         retries: Arc<RetryQueue>,
     ) -> Arc<SerialQueue> {
-        let timers = retries.timers.clone();
+        let timers = &retries.timers;
         // A scheduler's timers fire in order.
         let epoch = timers.as_scheduler().is_none().then(|| Epoch::new(timers.now()));
         let (delayed, executor) = (Delayed::new(epoch), Some(executor));
@@ -154,7 +153,6 @@ impl SerialQueue {
         Arc::new_cyclic(|me| SerialQueue {
             state: Mutex::new(state),
             me: Weak::clone(me),
-            timers,
             hook,
             outgoing: CachePadded::default(),
             passed: AtomicU64::new(0),
@@ -173,7 +171,7 @@ impl SerialQueue {
 
     /// Returns false if nobody keeps the time of its tasks any more.
     fn keeps_time(&self, state: &State) -> bool {
-        !state.is_closed && !self.timers.as_scheduler().is_some_and(Scheduler::is_closed)
+        !state.is_closed && !self.retries.timers.as_scheduler().is_some_and(Scheduler::is_closed)
     }
 
     pub(super) fn me(&self) -> Arc<SerialQueue> {
@@ -228,7 +226,7 @@ impl SerialQueue {
         // from its timers or its caller. There its next run goes through a timer, after all that is due. On other
         // threads it is queued at once.
         let is_needed_elsewhere = drain::this_thread().is_inline
-            || self.timers.as_scheduler().is_none_or(Scheduler::is_turned_here); // elsewhere perhaps
+            || self.retries.timers.as_scheduler().is_none_or(Scheduler::is_turned_here); // elsewhere perhaps
         let mut state = self.state();
         if state.is_closed {
             return None;
@@ -339,7 +337,7 @@ impl SerialQueue {
         is_finishing: bool,
     ) -> Option<Entry> {
         let keeps_delayed =
-            is_finishing && newest.is_some() && self.timers.as_scheduler().is_none();
+            is_finishing && newest.is_some() && self.retries.timers.as_scheduler().is_none();
         let newest = newest.filter(|job| self.state().leave(job.position()));
         newest.iter().for_each(|_| self.limit.leave());
         self.end(keeps_delayed);
@@ -386,7 +384,7 @@ impl Owner for SerialQueue {
     type AfterMove = Option<WheelKey>;
 
     fn now(&self) -> Instant {
-        self.timers.now()
+        self.retries.timers.now()
     }
 
     fn hook(&self) -> &PanicHook {

@@ -102,7 +102,7 @@ pub(super) fn cancel_timer(hook: &PanicHook, timer: Option<Cancellable>) {
 impl SerialQueue {
     /// Sets the timer of a delayed task. If the first one is refused, the caller takes the task out (DELAY-3).
     pub(super) fn set_timer(&self, wait: Wait) -> Result<(), ScheduleError> {
-        self.set_timer_on(&self.timers, wait.deadline, wait)
+        self.set_timer_on(&self.retries.timers, wait.deadline, wait)
     }
 
     fn set_timer_on(&self, on: &Timers, at: Instant, wait: Wait) -> Result<(), ScheduleError> {
@@ -159,7 +159,7 @@ impl SerialQueue {
     /// Sets another timer for a task that was moved, or queues the task if it is due. `fired_for` is the time that the timer
     /// was set for that has just fired too early.
     fn set_another(&self, of: WheelKey, old: Option<Cancellable>, fired_for: Option<Instant>) {
-        let now = self.hook.catch(None, || self.timers.now());
+        let now = self.hook.catch(None, || self.retries.timers.now());
         // Under another key, the end of the old timer withdraws nothing.
         let another = self.state().delayed.reissue(of, false);
         cancel_timer(&self.hook, old);
