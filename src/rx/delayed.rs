@@ -184,7 +184,8 @@ impl Delayed {
         (task.timer, task.set_for) = (Timer::Stored(Some(timer)), set_for);
         let deadline = task.deadline;
         let place = self.place(deadline);
-        if let Some(tasks) = self.tasks.as_mut().filter(|tasks| tasks.deadline(key) > Some(place)) {
+        let tasks = self.epoch.and(self.tasks.as_mut());
+        if let Some(tasks) = tasks.filter(|tasks| tasks.deadline(key) > Some(place)) {
             tasks.reset(key, place); // it was its first timer
         }
         Ok(deadline != known)

@@ -397,7 +397,8 @@ impl Owner for SerialQueue {
 
     fn remove(&self, position: &AtomicPosition) {
         let mut state = self.state();
-        let (removed, has_left) = (state.delayed.remove(position.key()), state.leave(position));
+        let removed = state.delayed.remove(position.key());
+        let has_left = removed.is_none() && state.leave(position);
         drop(state);
         cancel_timer(&self.hook, removed.and_then(DelayedTask::into_timer));
         if has_left {
