@@ -195,23 +195,15 @@ impl SerialQueue {
         Drain::new(self.me()).hand_over(executor, newest)
     }
 
-    /// Takes in a task that waits for its time, and sets its timer.
-    fn delay(
-        &self,
-        mut state: MutexGuard<'_, State>,
-        job: Entry,
-        deadline: Instant,
-    ) -> Result<(), ScheduleError> {
-        let wait = state.delayed.insert(job, deadline, Timer::InHand);
-        drop(state);
+    /// Sets the first timer of a task that waits for its time. If it is refused, the task leaves.
+    fn set_first_timer(&self, wait: Wait) -> Result<(), ScheduleError> {
         let set = caught(|| self.set_timer(wait)).unwrap_or_else(|panic| {
             self.withdraw(wait.key);
             resume_unwind(panic) // of a schedule from outside
         });
         let Err(reason) = set else { return Ok(()) };
-        let refused = self.state().delayed.remove(wait.key);
-        // Otherwise it has left: a disposal has cancelled it, or its timer has fired and was refused afterwards.
-        if refused.is_none() {
+        // It may have left: a disposal has cancelled it, or its timer has fired and was refused afterwards.
+        if self.state().delayed.remove(wait.key).is_none() {
             return Ok(());
         }
         self.limit.leave();
@@ -455,7 +447,9 @@ impl TaskQueue for SerialQueue {
         }
         let is_too_long = self.pressure.is_over(state.incoming.len() as u64 + 1);
         if let Some(deadline) = deadline {
-            self.delay(state, job, deadline)?;
+            let wait = state.delayed.insert(job, deadline, Timer::InHand);
+            drop(state);
+            self.set_first_timer(wait)?;
         } else {
             let newest = (!state.has_drain).then(|| Arc::clone(&job));
             state.push(job);
