@@ -67,8 +67,8 @@ const MAX_PER_ATTEMPT: usize = 1024;
 /// What the calling thread does with drains.
 #[derive(Clone, Copy, Default)]
 pub(super) struct ThreadState {
-    /// How many drains run on the stack.
-    pub(super) drains: usize,
+    /// A drain runs on the stack.
+    pub(super) is_draining: bool,
     /// The topmost drain on the stack is inline: it runs in the call that handed it over (DRAIN-2).
     pub(super) is_inline: bool,
     /// An executor on this thread is being handed a drain, and no drain runs above that call.
@@ -77,7 +77,7 @@ pub(super) struct ThreadState {
 
 local!(
     STATE: Cell<ThreadState> =
-        Cell::new(ThreadState { drains: 0, is_inline: false, hands_over: false })
+        Cell::new(ThreadState { is_draining: false, is_inline: false, hands_over: false })
 );
 
 local!(
@@ -104,8 +104,7 @@ fn with_state<R>(state: ThreadState, act: impl FnOnce() -> R) -> R {
 
 /// Calls something as if a drain ran it, so its thread is not held back.
 pub(super) fn with_a_drain<R>(act: impl FnOnce() -> R) -> R {
-    let before = this_thread();
-    let state = ThreadState { drains: before.drains + 1, ..before };
+    let state = ThreadState { is_draining: true, ..this_thread() };
     with_state(state, || caught(act)).unwrap_or_else(|panic| resume_unwind(panic))
 }
 
@@ -176,7 +175,7 @@ impl Drain {
         }
         // A thread that ends may have dropped `WAITING` already.
         let is_inline = before.hands_over && WAITING.try_with(|_| ()).is_ok();
-        let state = ThreadState { drains: before.drains + 1, is_inline, ..ThreadState::default() };
+        let state = ThreadState { is_draining: true, is_inline, hands_over: false };
         with_state(state, || {
             let mut next = Some(self);
             while let Some(drain) = next {
@@ -276,9 +275,11 @@ struct Retries {
     /// By age.
     queues: BTreeMap<u64, Arc<SerialQueue>>,
     last_ticket: u64,
-    /// An attempt waits for its time, or runs: it has the ticket of the queue that it was first made for. 0 if there is none.
+    /// The number of the attempt that waits for its time or runs, 0 if there is none. It is the ticket of the queue for which
+    /// it was first made, and stays when the attempt has to be made again. Only this attempt may act.
     attempt: u64,
-    /// The timer of the attempt, or of the one before. A fast one may be missing.
+    /// The timer that was stored last. One that fires before it is stored may be stored after the next one. Then that one is
+    /// not cancelled when all queues have left, and finds nothing to do.
     timer: Option<Cancellable>,
 }
 
@@ -367,14 +368,14 @@ impl RetryQueue {
         let pause = if fires && self.hand_over() { PAUSE } else { self.pause() };
         let mut state = lock(&self.state);
         if state.attempt != number {
-            return;
+            return; // the same
         }
         if !state.queues.is_empty() && (fires || !is_last_resort) {
             drop(state);
             return self.schedule(number, pause, !fires);
         }
         state.attempt = 0;
-        let queues = std::mem::take(&mut state.queues); // nobody keeps their time
+        let queues = std::mem::take(&mut state.queues); // if there are any, nobody keeps their time
         drop(state);
         queues.into_values().for_each(|queue| queue.state().has_drain = false);
     }

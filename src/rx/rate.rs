@@ -358,17 +358,13 @@ impl<T: Send + 'static> Paced<T> {
     pub(super) fn flush(self: &Arc<Self>) -> bool {
         let now = self.schedule.now();
         let mut state = lock(&self.state);
-        if state.pending.is_none() {
-            return false;
+        let is_throttled = matches!(state.pace, Pace::Period(_));
+        let Some(pending) = &mut state.pending else { return false };
+        pending.due = now; // in case `f` runs
+        if is_throttled {
+            pending.latest = now; // a value that replaces it is not put off by a period either
         }
-        let handle = state.take_timer();
-        let (run, pace) = (state.start(), state.pace);
-        if let Some(pending) = &mut state.pending {
-            pending.due = now; // `f` runs
-            if matches!(pace, Pace::Period(_)) {
-                pending.latest = now; // a value that replaces it is not put off by a period either
-            }
-        }
+        let (handle, run) = (state.take_timer(), state.start());
         drop(state);
         cancel_timer(&PanicHook::default(), handle);
         self.run(run, FirstPanic::default());

@@ -294,7 +294,8 @@ impl SerialQueue {
         );
     }
 
-    /// Returns how many tasks are queued (WORKER-5).
+    /// Returns how many tasks are queued (WORKER-5). Each task that the drain has taken out has come under the lock that the
+    /// caller holds, so it is among those that have come.
     fn queued(&self, state: &State) -> u64 {
         state.last_number - self.passed.load(Ordering::Relaxed) - state.left
     }
@@ -345,10 +346,8 @@ impl SerialQueue {
         let take_out = |(_, job): Queued| state.leave(job.position()).then_some(job);
         let mut ended: Vec<Entry> = queued.into_iter().flatten().filter_map(take_out).collect();
         ended.extend(outgoing.running.clone());
-        let (mut executor, mut delayed) = (None, None);
-        if !keeps_delayed {
-            (executor, delayed) = (state.executor.take(), Some(state.delayed.take_all()));
-        }
+        let executor = state.executor.take_if(|_| !keeps_delayed);
+        let delayed = (!keeps_delayed).then(|| state.delayed.take_all());
         drop((state, outgoing));
         ended.into_iter().for_each(|job| _ = job.cancel());
         for task in delayed.into_iter().flatten() {
@@ -457,7 +456,7 @@ impl TaskQueue for SerialQueue {
                 return Err(ScheduleError::Closed);
             }
         }
-        if is_too_long && drain::this_thread().drains == 0 {
+        if is_too_long && !drain::this_thread().is_draining {
             self.pressure.hold_back(|| {
                 let ahead = self.state().incoming.len() as u64;
                 Flow { ahead, passed: self.passed.load(Ordering::Relaxed) }
