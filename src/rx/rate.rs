@@ -243,23 +243,22 @@ impl<T: Send + 'static> Paced<T> {
         let now = self.schedule.now();
         let mut state = lock(&self.state);
         let id = state.next_id();
-        let before = state.store(id, value, now);
+        let mut before = state.store(id, value, now);
         if state.timer.is_some() {
             drop(state);
             discard(before);
             return Ok(());
         }
-        let (mut panics, mut replaced, mut refused, mut run) =
-            (FirstPanic::default(), before, None, None);
+        let (mut panics, mut refused, mut run) = (FirstPanic::default(), None, None);
         if let Some((mut state, reason)) = self.arm(state, &mut panics) {
             if let Some(mine) = state.pending.take_if(|pending| pending.id == id) {
-                state.pending = replaced.take();
+                state.pending = before.take();
                 refused = Some((reason, mine.value));
             } else {
                 run = state.start();
             }
         }
-        discard(replaced);
+        discard(before);
         PanicHook::default().catch(self.name, || self.run(run, FirstPanic::default()));
         if let Some((Some(reason), value)) = refused {
             return Err(TryScheduleError::new(reason, value));
