@@ -25,7 +25,7 @@ impl AtomicPosition {
     const GONE: u64 = u64::MAX;
 
     /// Returns the position. The Acquire pairs with the Release in `leave`: a thread that sees that a task has gone
-    /// also sees what was counted before.
+    /// also sees what was done before that.
     pub(crate) fn get(&self) -> Position {
         match self.0.load(Ordering::Acquire) {
             AtomicPosition::GONE => Position::Gone,

@@ -81,12 +81,9 @@ impl CompositeCancellable {
             return key;
         }
         set.handles.insert(key.0, handle);
-        let is_crowded = set.handles.len() >= set.prune_at.max(MIN_PRUNE);
-        if is_crowded {
+        if set.handles.len() >= set.prune_at.max(MIN_PRUNE) {
             set.prune_at = usize::MAX; // no other thread prunes in the meantime
-        }
-        drop(set);
-        if is_crowded {
+            drop(set);
             self.prune();
         }
         key
@@ -96,20 +93,15 @@ impl CompositeCancellable {
     fn prune(&self) -> usize {
         let hook = PanicHook::default();
         let handles = self.set().handles.clone();
-        // A handle that panics may not be over.
-        let is_over =
-            |(_, handle): &(u64, Cancellable)| hook.catch(None, || handle.is_done()) == Some(true);
-        let (over, others): (Vec<_>, Vec<_>) = handles.into_iter().partition(is_over);
-        let mut set = self.set();
-        over.iter().for_each(|(key, _)| _ = set.handles.remove(key));
-        let left = set.handles.len();
-        set.prune_at = 2 * left;
-        drop(set);
-        // If the set has lost one of the others meanwhile, this is its last owner.
-        for (_, handle) in over.into_iter().chain(others) {
-            hook.catch(None, || drop(handle));
+        for (key, handle) in handles {
+            // A handle that panics may not be over.
+            let is_over = hook.catch(None, || handle.is_done()) == Some(true);
+            let removed = if is_over { self.set().handles.remove(&key) } else { None };
+            hook.catch(None, || drop((removed, handle))); // the set may have lost it meanwhile, so this may be its last owner
         }
-        left
+        let mut set = self.set();
+        set.prune_at = 2 * set.handles.len();
+        set.handles.len()
     }
 
     /// Removes a handle without cancelling it. Returns `None` if it is not in the set any more: it was removed before,
@@ -178,12 +170,9 @@ pub(super) struct FirstPanic(Option<Payload>);
 impl FirstPanic {
     /// Runs a piece of code. Returns `None` if it panics.
     pub(super) fn catch<R>(&mut self, code: impl FnOnce() -> R) -> Option<R> {
-        let keep = |panic| {
-            if self.0.is_none() {
-                self.0 = Some(panic);
-            } else {
-                discard(panic);
-            }
+        let keep = |panic| match self.0 {
+            None => self.0 = Some(panic),
+            Some(_) => discard(panic),
         };
         caught(code).map_err(keep).ok()
     }

@@ -42,11 +42,11 @@ const GRANULARITY: NonZeroU64 = NonZeroU64::new(1 << 32).expect("above zero");
 pub(super) const SMALL: usize = 512;
 
 /// The tasks that wait for their time.
+#[derive(Default)]
 pub(super) struct Delayed {
-    /// The wheel counts from there, in nanoseconds.
-    epoch: Epoch,
-    /// Timers fire in order of deadline, so the wheel need not sort their tasks.
-    timers_keep_order: bool,
+    /// The wheel counts from there, in nanoseconds. `None` if timers fire in order of deadline: then it need not sort their
+    /// tasks.
+    epoch: Option<Epoch>,
     /// Made for the first task. A worker without a delayed task needs no memory for them.
     tasks: Option<Box<Wheel<DelayedTask>>>,
 }
@@ -60,16 +60,12 @@ pub(super) struct DelayedTask {
 }
 
 pub(super) enum Timer {
-    /// A thread sets it, or moves it. It may have been dropped in the meantime.
-    InHand { is_first: bool, is_dropped: bool },
+    /// A thread sets it, or moves it.
+    InHand,
+    /// The same, and it was dropped in the meantime.
+    Dropped,
     /// It is set, or there is none.
     Stored(Option<Cancellable>),
-}
-
-impl Timer {
-    /// A thread sets the first timer of a task, which may be refused. Then the task does not run.
-    pub(super) const FIRST: Timer = Timer::InHand { is_first: true, is_dropped: false };
-    const ANOTHER: Timer = Timer::InHand { is_first: false, is_dropped: false };
 }
 
 /// What a thread needs to know that sets or moves the timer of a task.
@@ -97,8 +93,8 @@ impl DelayedTask {
 }
 
 impl Delayed {
-    pub(super) fn new(epoch: Epoch, timers_keep_order: bool) -> Delayed {
-        Delayed { epoch, timers_keep_order, tasks: None }
+    pub(super) fn new(epoch: Option<Epoch>) -> Delayed {
+        Delayed { epoch, tasks: None }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -107,21 +103,25 @@ impl Delayed {
 
     /// Returns the number by which the wheel sorts a deadline.
     fn place(&self, deadline: Instant) -> u64 {
-        if self.timers_keep_order { Epoch::START } else { self.epoch.number(deadline) }
+        self.epoch.map_or(Epoch::START, |epoch| epoch.number(deadline))
     }
 
     fn get_mut(&mut self, key: WheelKey) -> Option<&mut DelayedTask> {
         self.tasks.as_mut()?.get_mut(key)
     }
 
-    /// Adds a task. The caller sets its first timer, or has it [taken](Delayed::take_timer) to set another.
+    /// Adds a task. The caller has its first timer in hand, or has it [taken](Delayed::take_timer) to set another.
     pub(super) fn insert(&mut self, job: Entry, deadline: Instant, timer: Timer) -> Wait {
-        self.file(DelayedTask { job, deadline, timer, set_for: Some(deadline) })
+        // A task may be refused as long as its first timer is being set. So no other timer brings it along before that one
+        // is stored.
+        let is_unsure = matches!(timer, Timer::InHand) && self.epoch.is_some();
+        let place = if is_unsure { u64::MAX } else { self.place(deadline) };
+        self.file(place, DelayedTask { job, deadline, timer, set_for: Some(deadline) })
     }
 
     /// Files a task under a new key.
-    fn file(&mut self, task: DelayedTask) -> Wait {
-        let (place, deadline, set_for) = (self.place(task.deadline), task.deadline, task.set_for);
+    fn file(&mut self, place: u64, task: DelayedTask) -> Wait {
+        let (deadline, set_for) = (task.deadline, task.set_for);
         let wheel = || Wheel::with_granularity(BUCKETS, GRANULARITY, Epoch::START);
         let tasks = self.tasks.get_or_insert_with(|| Box::new(wheel()));
         let key = tasks.insert(place, task);
@@ -164,51 +164,51 @@ impl Delayed {
         let task = self.get_mut(key)?;
         let Timer::Stored(timer) = &mut task.timer else { return None };
         let timer = timer.take();
-        task.timer = Timer::ANOTHER;
+        task.timer = Timer::InHand;
         let wait = Wait { key, deadline: task.deadline, set_for: task.set_for };
         task.set_for = task.set_for.min(Some(task.deadline)); // it may be moved to there at any time
         Some((wait, timer))
     }
 
     /// Stores a timer that was set, or moved, as `wait` says. Returns true if the deadline was moved in the meantime, so
-    /// the timer has to follow. If the task has left, or the timer was dropped, returns the timer, which nobody needs,
-    /// and with it a task that is to be withdrawn.
+    /// the timer has to follow. If the task has left, or the timer was dropped, returns the timer, which nobody needs.
+    /// In the second case the task is still there, and the caller withdraws it.
     pub(super) fn keep(
         &mut self,
         Wait { key, deadline: known, set_for }: Wait,
         timer: Cancellable,
-    ) -> Result<bool, (Cancellable, Option<DelayedTask>)> {
-        let Some(task) = self.get_mut(key) else { return Err((timer, None)) };
-        if matches!(task.timer, Timer::InHand { is_dropped: true, .. }) {
-            return Err((timer, self.remove(key)));
-        }
+    ) -> Result<bool, Cancellable> {
+        let task = self.get_mut(key).filter(|task| !matches!(task.timer, Timer::Dropped));
+        let Some(task) = task else { return Err(timer) };
         debug_assert!(!matches!(task.timer, Timer::Stored(_)), "a key has one timer (DELAY-1)");
         (task.timer, task.set_for) = (Timer::Stored(Some(timer)), set_for);
         let deadline = task.deadline;
         let place = self.place(deadline);
-        let tasks = self.tasks.as_mut().filter(|_| !self.timers_keep_order);
+        let tasks = self.epoch.and(self.tasks.as_mut());
         if let Some(tasks) = tasks.filter(|tasks| tasks.deadline(key) > Some(place)) {
-            tasks.reset(key, place); // from where `first_until` has put it
+            tasks.reset(key, place); // it was its first timer
         }
         Ok(deadline != known)
     }
 
-    /// A timer was dropped without having fired. Removes its task, unless a thread has the timer in hand.
-    pub(super) fn drop_timer(&mut self, key: WheelKey) -> Option<DelayedTask> {
-        match &mut self.get_mut(key)?.timer {
-            Timer::InHand { is_dropped, .. } => *is_dropped = true,
-            Timer::Stored(_) => return self.remove(key),
+    /// A timer was dropped without having fired. Returns true if the caller withdraws its task. If a thread has the timer in
+    /// hand, that thread does so.
+    pub(super) fn drop_timer(&mut self, key: WheelKey) -> bool {
+        let Some(task) = self.get_mut(key) else { return false };
+        let is_stored = matches!(task.timer, Timer::Stored(_));
+        if !is_stored {
+            task.timer = Timer::Dropped;
         }
-        None
+        is_stored
     }
 
     /// Gives a task another key for another timer, which the caller has in hand (DELAY-1). That one goes by the clock of
     /// the worker, or by another one. Also returns the old timer, which is to be dropped with nothing locked.
     pub(super) fn reissue(&mut self, key: WheelKey, is_elsewhere: bool) -> Option<(Wait, Timer)> {
         let mut task = self.remove(key)?;
-        let timer = std::mem::replace(&mut task.timer, Timer::ANOTHER);
+        let timer = std::mem::replace(&mut task.timer, Timer::InHand);
         task.set_for = (!is_elsewhere).then_some(task.deadline);
-        Some((self.file(task), timer))
+        Some((self.file(self.place(task.deadline), task), timer))
     }
 
     /// Removes what is due when the timer with this key fires. `now` is the time if the clock was asked.
@@ -226,23 +226,10 @@ impl Delayed {
     /// Returns the key of the task that has to be queued first when the task with this key is due: one that is due earlier,
     /// an older one with the same deadline, or the task itself.
     fn first_until(&mut self, key: WheelKey, deadline: Instant) -> WheelKey {
-        let until = self.epoch.number(deadline);
-        let Some(tasks) = self.tasks.as_mut().filter(|_| !self.timers_keep_order) else {
-            return key;
-        };
-        while let Some(first) = tasks.peek_key(until) {
-            if first == key || tasks.deadline(first) > Some(until) {
-                break;
-            }
-            // A task may be refused as long as its first timer is being set. It comes with that, or once it is stored.
-            let is_first =
-                |task: &DelayedTask| matches!(task.timer, Timer::InHand { is_first: true, .. });
-            if !tasks.get(first).is_some_and(is_first) {
-                return first;
-            }
-            tasks.reset(first, u64::MAX);
-        }
-        key
+        let (Some(epoch), Some(tasks)) = (self.epoch, &mut self.tasks) else { return key };
+        let until = epoch.number(deadline);
+        let first = tasks.peek_key(until).filter(|first| tasks.deadline(*first) <= Some(until));
+        first.unwrap_or(key)
     }
 }
 
@@ -282,7 +269,7 @@ mod tests {
     /// Returns the tasks of a worker whose timers keep no order, and their first moment.
     fn delayed() -> (Delayed, Instant) {
         let start = Instant::now();
-        (Delayed::new(Epoch::new(start), false), start)
+        (Delayed::new(Some(Epoch::new(start))), start)
     }
 
     /// This is not an assertion of the build, because std's locks are larger on other systems.
@@ -301,16 +288,16 @@ mod tests {
     #[test]
     fn a_timer_of_an_earlier_wait_finds_nothing() {
         let ((mut delayed, start), job) = (delayed(), task());
-        let wait = delayed.insert(Arc::clone(&job), start, Timer::FIRST);
+        let wait = delayed.insert(Arc::clone(&job), start, Timer::InHand);
         let first = timer();
         assert!(matches!(delayed.keep(wait, first.clone()), Ok(false)));
         let came = delayed.remove(wait.key).expect("in it").into_timer();
         assert!(!first.is_cancelled());
         came.expect("its timer").cancel();
         assert!(first.is_cancelled(), "the same one");
-        let is_unwanted = |kept| matches!(kept, Err((_, None)));
+        let is_unwanted = |kept: Result<bool, _>| kept.is_err();
         assert!(is_unwanted(delayed.keep(wait, timer())), "it has come");
-        let again = delayed.insert(Arc::clone(&job), start, Timer::FIRST);
+        let again = delayed.insert(Arc::clone(&job), start, Timer::InHand);
         assert!(is_unwanted(delayed.keep(wait, timer())), "it waits again");
         assert!(matches!(delayed.come_out(wait.key, None), Found::Nothing));
         assert!(matches!(delayed.keep(again, timer()), Ok(false)));
@@ -325,7 +312,7 @@ mod tests {
         let (mut delayed, start) = delayed();
         let at = |ms| start + Duration::from_millis(ms);
         let waits: Vec<_> =
-            (0..100_000_u64).map(|n| delayed.insert(task(), at(n % 7), Timer::FIRST)).collect();
+            (0..100_000_u64).map(|n| delayed.insert(task(), at(n % 7), Timer::InHand)).collect();
         for wait in waits.iter().skip(1) {
             assert!(matches!(delayed.keep(*wait, timer()), Ok(false)));
         }

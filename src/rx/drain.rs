@@ -43,7 +43,7 @@ use super::timer::{RunOrDrop, Timers, after, cancel_timer, global_timers};
 use super::worker::TaskQueue;
 use crate::job::{Next, Ran};
 use crate::platform::panics::caught;
-use crate::platform::sync::{Mutex, MutexGuard, Ordering, local, lock};
+use crate::platform::sync::{Mutex, Ordering, local, lock};
 use crate::{Cancellable, DueTask, Executor, PanicHook, ScheduleExt};
 
 /// How many tasks a drain runs before it lets other workers have the thread.
@@ -67,8 +67,8 @@ const MAX_PER_ATTEMPT: usize = 1024;
 /// What the calling thread does with drains.
 #[derive(Clone, Copy, Default)]
 pub(super) struct ThreadState {
-    /// How many drains run on the stack.
-    pub(super) drains: usize,
+    /// A drain runs on the stack.
+    pub(super) is_draining: bool,
     /// The topmost drain on the stack is inline: it runs in the call that handed it over (DRAIN-2).
     pub(super) is_inline: bool,
     /// An executor on this thread is being handed a drain, and no drain runs above that call.
@@ -77,7 +77,7 @@ pub(super) struct ThreadState {
 
 local!(
     STATE: Cell<ThreadState> =
-        Cell::new(ThreadState { drains: 0, is_inline: false, hands_over: false })
+        Cell::new(ThreadState { is_draining: false, is_inline: false, hands_over: false })
 );
 
 local!(
@@ -104,8 +104,7 @@ fn with_state<R>(state: ThreadState, act: impl FnOnce() -> R) -> R {
 
 /// Calls something as if a drain ran it, so its thread is not held back.
 pub(super) fn with_a_drain<R>(act: impl FnOnce() -> R) -> R {
-    let before = this_thread();
-    let state = ThreadState { drains: before.drains + 1, ..before };
+    let state = ThreadState { is_draining: true, ..this_thread() };
     with_state(state, || caught(act)).unwrap_or_else(|panic| resume_unwind(panic))
 }
 
@@ -176,7 +175,7 @@ impl Drain {
         }
         // A thread that ends may have dropped `WAITING` already.
         let is_inline = before.hands_over && WAITING.try_with(|_| ()).is_ok();
-        let state = ThreadState { drains: before.drains + 1, is_inline, ..ThreadState::default() };
+        let state = ThreadState { is_draining: true, is_inline, hands_over: false };
         with_state(state, || {
             let mut next = Some(self);
             while let Some(drain) = next {
@@ -202,7 +201,7 @@ impl Drain {
             let mut inline_since = None;
             // If the executor finishes, no other thread would run the rest (DRAIN-3).
             if this_thread().is_inline && !is_finishing {
-                let now = queue.hook.catch(None, || queue.timers.now());
+                let now = queue.hook.catch(None, || queue.retries.timers.now());
                 inline_since = self.inline_since.or(now);
                 let until = inline_since.map(|since| after(since, LONGEST_INLINE));
                 if until.is_some_and(|until| now >= Some(until)) {
@@ -216,7 +215,7 @@ impl Drain {
                 return;
             }
         }
-        if is_finishing && queue.timers.as_scheduler().is_some() {
+        if is_finishing && queue.retries.timers.as_scheduler().is_some() {
             queue.dispose(); // what is delayed would not find a thread: the tick thread is not the executor's
         }
     }
@@ -275,11 +274,12 @@ pub(super) struct RetryQueue {
 struct Retries {
     /// By age.
     queues: BTreeMap<u64, Arc<SerialQueue>>,
-    /// Numbers the queues, and the attempts.
-    last_number: u64,
-    /// The number of the attempt that runs or waits for its time, 0 if there is none. Only this attempt may act.
+    last_ticket: u64,
+    /// The number of the attempt that waits for its time or runs, 0 if there is none. It is the ticket of the queue for which
+    /// it was first made, and stays when the attempt has to be made again. Only this attempt may act.
     attempt: u64,
-    /// Set while the attempt waits.
+    /// The timer that was stored last. One that fires before it is stored may be stored after the next one. Then that one is
+    /// not cancelled when all queues have left, and finds nothing to do.
     timer: Option<Cancellable>,
 }
 
@@ -291,12 +291,14 @@ impl RetryQueue {
     /// Adds a queue, with its drain. If no attempt is on its way, one is made after this pause.
     fn wait(self: &Arc<Self>, queue: Arc<SerialQueue>, pause: Duration) {
         let mut state = lock(&self.state);
-        state.last_number += 1;
-        let ticket = state.last_number;
+        state.last_ticket += 1;
+        let ticket = state.last_ticket;
         queue.retry_ticket.store(ticket, Ordering::Relaxed);
         state.queues.insert(ticket, queue);
         if state.attempt == 0 {
-            self.schedule(state, pause, false);
+            state.attempt = ticket;
+            drop(state);
+            self.schedule(ticket, pause, false);
         }
     }
 
@@ -305,18 +307,9 @@ impl RetryQueue {
         PAUSE * (1 << (failures / FAILURES_PER_PAUSE).min(6))
     }
 
-    /// Sets the timer of a new attempt: one of the scheduler's own or, as the last resort, one of
+    /// Sets the timer of an attempt: one of the scheduler's own or, as the last resort, one of
     /// [`Scheduler::global`](crate::Scheduler::global).
-    fn schedule(
-        self: &Arc<Self>,
-        mut state: MutexGuard<'_, Retries>,
-        pause: Duration,
-        is_last_resort: bool,
-    ) {
-        state.last_number += 1;
-        let number = state.last_number;
-        state.attempt = number;
-        drop(state);
+    fn schedule(self: &Arc<Self>, number: u64, pause: Duration, is_last_resort: bool) {
         let retries = Arc::clone(self);
         let attempt = RunOrDrop::new(move |fires| retries.attempt(number, is_last_resort, fires));
         let timers = if is_last_resort { global_timers() } else { Ok(Arc::clone(&self.timers)) };
@@ -326,11 +319,11 @@ impl RetryQueue {
         });
         let Ok(timer) = timer else { return };
         let mut state = lock(&self.state);
-        // It may have fired before it could be stored, and if all queues have left in the meantime, nobody needs it.
-        let is_its = state.attempt == number;
-        let unneeded = if is_its { state.timer.replace(timer) } else { Some(timer) };
+        let is_needed = state.attempt == number; // otherwise all queues have left in the meantime
+        let other = if is_needed { state.timer.replace(timer) } else { Some(timer) };
         drop(state);
-        cancel_timer(&PanicHook::default(), unneeded);
+        let cancel = |other: Cancellable| !is_needed && other.cancel();
+        PanicHook::default().catch(None, || other.is_some_and(cancel)); // its handle may be from outside
     }
 
     /// Removes a queue that was disposed.
@@ -369,27 +362,20 @@ impl RetryQueue {
 
     /// The timer of an attempt fires, or was dropped: the timers have refused it, or have ended.
     fn attempt(self: &Arc<Self>, number: u64, is_last_resort: bool, fires: bool) {
-        let mut state = lock(&self.state);
-        let is_its = state.attempt == number;
-        let timer = state.timer.take_if(|_| is_its);
-        drop(state);
-        PanicHook::default().catch(None, || drop(timer)); // a handle may be from outside
-        if !is_its {
-            return; // it was cancelled
+        if lock(&self.state).attempt != number {
+            return; // all queues have left
         }
         let pause = if fires && self.hand_over() { PAUSE } else { self.pause() };
         let mut state = lock(&self.state);
         if state.attempt != number {
-            return; // all had left in the meantime
+            return; // the same
+        }
+        if !state.queues.is_empty() && (fires || !is_last_resort) {
+            drop(state);
+            return self.schedule(number, pause, !fires);
         }
         state.attempt = 0;
-        if state.queues.is_empty() {
-            return;
-        }
-        if fires || !is_last_resort {
-            return self.schedule(state, pause, !fires);
-        }
-        let queues = std::mem::take(&mut state.queues);
+        let queues = std::mem::take(&mut state.queues); // if there are any, nobody keeps their time
         drop(state);
         queues.into_values().for_each(|queue| queue.state().has_drain = false);
     }

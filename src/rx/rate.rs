@@ -34,13 +34,11 @@
 //!   user's too, because its drop may drop a timer, which locks the state (S11).
 
 use std::any::type_name;
-use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::composite::FirstPanic;
-use super::timer::{after, cancel_timer};
-use crate::platform::panics::{Payload, caught};
+use super::timer::{RunOrDrop, after, cancel_timer};
 use crate::platform::sync::{Mutex, MutexGuard, lock};
 use crate::{Cancellable, PanicHook, Request, Schedule, ScheduleError, TryScheduleError};
 
@@ -119,7 +117,7 @@ struct State<T> {
     pace: Pace,
     pending: Option<Pending<T>>,
     last_run: Option<Instant>,
-    timer: TimerState,
+    timer: Option<Timer>,
     last_id: u64,
 }
 
@@ -134,24 +132,20 @@ struct Pending<T> {
 }
 
 /// The timer of the pending value.
-enum TimerState {
-    None,
-    Set {
-        id: u64,
-        /// Missing as long as the timer is being scheduled.
-        handle: Option<Cancellable>,
-        /// It was dropped meanwhile, without a run.
-        is_dropped: bool,
-    },
-    /// It came, or `flush` was called, while `f` ran. The thread that runs `f` will set another timer.
-    Come,
+#[derive(Default)]
+struct Timer {
+    id: u64,
+    /// Missing as long as the timer is being scheduled.
+    handle: Option<Cancellable>,
+    /// It was dropped meanwhile, without a run.
+    is_dropped: bool,
 }
+
+/// The timer that the thread will set that runs `f`, because a timer came, or `flush` was called, in the meantime.
+const AFTER_RUN: u64 = 0;
 
 /// A run that only the thread that has this can make (PACE-1): the closure, and its value.
 type Run<T> = (F<T>, T);
-
-/// Why a timer could not be scheduled: the schedule has refused it, or has panicked.
-type Refusal = Result<ScheduleError, Payload>;
 
 /// Drops what may be a user's. A panic in a drop is no reason for not going on (S9).
 fn discard<D>(garbage: D) {
@@ -184,26 +178,28 @@ impl<T> State<T> {
     }
 
     fn is_set(&self, id: u64) -> bool {
-        matches!(self.timer, TimerState::Set { id: set, .. } if set == id)
+        self.timer.as_ref().is_some_and(|timer| timer.id == id)
     }
 
     fn take_timer(&mut self) -> Option<Cancellable> {
-        let timer = std::mem::replace(&mut self.timer, TimerState::None);
-        if let TimerState::Set { handle, .. } = timer { handle } else { None }
+        self.timer.take()?.handle
     }
 
     /// Notes that a timer was accepted. Returns its handle if the timer has come, is not needed, or was dropped (PACE-2).
-    fn keep(&mut self, accepted: u64, new: Cancellable) -> Option<Cancellable> {
-        match &mut self.timer {
-            TimerState::Set { id, handle, is_dropped: false } if *id == accepted => {
-                handle.replace(new)
-            }
-            TimerState::Set { id, .. } if *id == accepted => {
-                self.timer = TimerState::None;
-                Some(new)
-            }
-            _ => Some(new),
+    fn keep(&mut self, id: u64, handle: Cancellable) -> Option<Cancellable> {
+        match self.timer.as_mut().filter(|timer| timer.id == id) {
+            Some(Timer { is_dropped: true, .. }) => self.timer = None,
+            Some(timer) => return timer.handle.replace(handle),
+            None => {}
         }
+        Some(handle)
+    }
+
+    /// A timer was dropped without a run, so it is not set any more (PACE-2). Returns its handle. While it is being
+    /// scheduled, the thread that does so finds that out.
+    fn drop_timer(&mut self, id: u64) -> Option<Cancellable> {
+        self.timer.as_mut().filter(|timer| timer.id == id)?.is_dropped = true;
+        self.timer.take_if(|timer| timer.handle.is_some())?.handle
     }
 
     /// A run of `f` has started then. The next value is due a period later, or at the latest when `flush` was called for it.
@@ -218,7 +214,7 @@ impl<T> State<T> {
     fn start(&mut self) -> Option<Run<T>> {
         self.pending.as_ref()?;
         let Some(f) = self.f.take() else {
-            self.timer = TimerState::Come;
+            self.timer = Some(Timer { id: AFTER_RUN, ..Timer::default() });
             return None;
         };
         self.pending.take().map(|pending| (f, pending.value))
@@ -236,7 +232,7 @@ impl<T: Send + 'static> Paced<T> {
             pace,
             pending: None,
             last_run: None,
-            timer: TimerState::None,
+            timer: None,
             last_id: 0,
         };
         let schedule = Box::new(schedule);
@@ -247,72 +243,63 @@ impl<T: Send + 'static> Paced<T> {
         let now = self.schedule.now();
         let mut state = lock(&self.state);
         let id = state.next_id();
-        let before = state.store(id, value, now);
-        if !matches!(state.timer, TimerState::None) {
+        let mut before = state.store(id, value, now);
+        if state.timer.is_some() {
             drop(state);
             discard(before);
             return Ok(());
         }
-        let Err((mut state, refusal)) = self.arm(state) else {
-            discard(before);
-            return Ok(());
-        };
-        let mine = state.pending.take_if(|pending| pending.id == id);
-        let (run, replaced) = if mine.is_some() {
-            state.pending = before;
-            (None, None)
-        } else {
-            (state.start(), before)
-        };
-        drop(state);
-        discard(replaced);
-        PanicHook::default().catch(self.name, || self.run(run, FirstPanic::default()));
-        match (refusal, mine) {
-            (Ok(reason), Some(mine)) => Err(TryScheduleError::new(reason, mine.value)),
-            (Ok(_), None) => Ok(()),
-            (Err(panic), mine) => {
-                discard(mine);
-                resume_unwind(panic)
+        let (mut panics, mut refused, mut run) = (FirstPanic::default(), None, None);
+        if let Some((mut state, reason)) = self.arm(state, &mut panics) {
+            if let Some(mine) = state.pending.take_if(|pending| pending.id == id) {
+                state.pending = before.take();
+                refused = Some((reason, mine.value));
+            } else {
+                run = state.start();
             }
         }
+        discard(before);
+        PanicHook::default().catch(self.name, || self.run(run, FirstPanic::default()));
+        if let Some((Some(reason), value)) = refused {
+            return Err(TryScheduleError::new(reason, value));
+        }
+        discard(refused);
+        panics.resume(); // of the schedule
+        Ok(())
     }
 
     /// Schedules a timer for the pending value, and again if it is refused and another value has come meanwhile (PACE-3). If
-    /// the last one is refused too, and nobody sees to the value, the state comes back locked.
+    /// the last one is refused too, and nobody sees to the value, the state comes back locked, with the reason. There is
+    /// none if the schedule has panicked.
     fn arm<'a>(
         self: &'a Arc<Self>,
         mut state: MutexGuard<'a, State<T>>,
-    ) -> Result<(), (MutexGuard<'a, State<T>>, Refusal)> {
+        panics: &mut FirstPanic,
+    ) -> Option<(MutexGuard<'a, State<T>>, Option<ScheduleError>)> {
         loop {
-            let Some((value, due)) = state.pending.as_ref().map(|it| (it.id, it.due)) else {
-                return Ok(());
-            };
+            let (value, due) = state.pending.as_ref().map(|it| (it.id, it.due))?;
             let id = state.next_id();
             // Noted before it is scheduled, so that other calls rely on it.
-            state.timer = TimerState::Set { id, handle: None, is_dropped: false };
+            state.timer = Some(Timer { id, ..Timer::default() });
             drop(state);
-            let timer = Timer { paced: Arc::clone(self), id };
-            let request = Request::At(due, Box::new(move || timer.come()));
-            let scheduled = caught(|| self.schedule.schedule_named(self.name, request));
+            let paced = Arc::clone(self);
+            let timer = RunOrDrop::new(move |comes| paced.end_timer(id, comes));
+            let request = Request::At(due, Box::new(move || timer.run()));
+            // A user's schedule or clock may panic, and so may the capture of a context.
+            let scheduled = panics.catch(|| self.schedule.schedule_named(self.name, request));
             state = lock(&self.state);
-            let refusal = match scheduled {
-                Ok(Ok(handle)) => {
-                    let unneeded = state.keep(id, handle);
-                    drop(state);
-                    cancel_timer(&PanicHook::default(), unneeded);
-                    return Ok(());
-                }
-                Ok(Err(reason)) => Ok(reason),
-                Err(panic) => Err(panic), // of a user's schedule or clock, or of the capture of a context
-            };
-            if !state.is_set(id) && !matches!(state.timer, TimerState::None) {
-                drop(state); // another thread sees to the value
-                return refusal.map_or_else(|panic| resume_unwind(panic), |_| Ok(()));
+            if let Some(Ok(handle)) = scheduled {
+                let unneeded = state.keep(id, handle);
+                drop(state);
+                cancel_timer(&PanicHook::default(), unneeded);
+                return None;
             }
-            state.timer = TimerState::None;
+            if state.timer.take_if(|timer| timer.id == id).is_none() && state.timer.is_some() {
+                return None; // another thread sees to the value
+            }
             let is_other = state.pending.as_ref().is_some_and(|pending| pending.id != value);
-            if !is_other || refusal.is_err() {
-                return Err((state, refusal));
+            if !is_other || scheduled.is_none() {
+                return Some((state, scheduled.and_then(Result::err)));
             }
         }
     }
@@ -323,11 +310,7 @@ impl<T: Send + 'static> Paced<T> {
         state: MutexGuard<'a, State<T>>,
         panics: &mut FirstPanic,
     ) -> Option<Run<T>> {
-        let (mut state, refusal) = self.arm(state).err()?;
-        let run = state.start();
-        drop(state);
-        refusal.err().into_iter().for_each(|panic| _ = panics.catch(|| resume_unwind(panic)));
-        run
+        self.arm(state, panics)?.0.start()
     }
 
     /// Runs `f`, if this thread is to. If the next value became due in the meantime, sets a timer for it, so that other tasks
@@ -341,26 +324,46 @@ impl<T: Send + 'static> Paced<T> {
             let mut state = lock(&self.state);
             state.f = Some(f);
             started.into_iter().for_each(|at| state.has_started(at));
-            let has_come = matches!(state.timer, TimerState::Come);
+            let has_come = state.is_set(AFTER_RUN);
             next = if has_come { self.see_to_it(state, &mut panics) } else { None };
         }
         panics.resume(); // to the layer that runs the task, which reports it
     }
 
+    /// The timer with this id comes, or was dropped without a run: it was refused or cancelled, or its schedule has ended.
+    fn end_timer(self: &Arc<Self>, id: u64, comes: bool) {
+        let mut panics = FirstPanic::default();
+        let now = if comes { panics.catch(|| self.schedule.now()) } else { None };
+        let mut state = lock(&self.state);
+        let Some(now) = now.filter(|_| state.is_set(id)) else {
+            let old = state.drop_timer(id);
+            drop(state);
+            discard(old);
+            return panics.resume(); // of the clock
+        };
+        let handle = state.take_timer();
+        let is_early = state.pending.as_ref().is_some_and(|pending| now < pending.due);
+        let run = if is_early && state.f.is_some() {
+            self.see_to_it(state, &mut panics)
+        } else {
+            let run = state.start();
+            drop(state);
+            run
+        };
+        discard(handle);
+        self.run(run, panics);
+    }
+
     pub(super) fn flush(self: &Arc<Self>) -> bool {
         let now = self.schedule.now();
         let mut state = lock(&self.state);
-        if state.pending.is_none() {
-            return false;
+        let is_throttled = matches!(state.pace, Pace::Period(_));
+        let Some(pending) = &mut state.pending else { return false };
+        pending.due = now; // in case `f` runs
+        if is_throttled {
+            pending.latest = now; // a value that replaces it is not put off by a period either
         }
-        let handle = state.take_timer();
-        let (run, pace) = (state.start(), state.pace);
-        if let Some(pending) = &mut state.pending {
-            pending.due = now; // `f` runs
-            if matches!(pace, Pace::Period(_)) {
-                pending.latest = now; // a value that replaces it is not put off by a period either
-            }
-        }
+        let (handle, run) = (state.take_timer(), state.start());
         drop(state);
         cancel_timer(&PanicHook::default(), handle);
         self.run(run, FirstPanic::default());
@@ -388,51 +391,5 @@ impl<T> Paced<T> {
 
     pub(super) fn is_pending(&self) -> bool {
         lock(&self.state).pending.is_some()
-    }
-}
-
-/// The task of a timer. It keeps the closure, the value and the schedule alive.
-struct Timer<T> {
-    paced: Arc<Paced<T>>,
-    id: u64,
-}
-
-impl<T: Send + 'static> Timer<T> {
-    fn come(&self) {
-        let (paced, mut panics) = (&self.paced, FirstPanic::default());
-        let now = paced.schedule.now();
-        let mut state = lock(&paced.state);
-        if !state.is_set(self.id) {
-            return;
-        }
-        let handle = state.take_timer();
-        let is_early = state.pending.as_ref().is_some_and(|pending| now < pending.due);
-        let run = if is_early && state.f.is_some() {
-            paced.see_to_it(state, &mut panics)
-        } else {
-            let run = state.start();
-            drop(state);
-            run
-        };
-        discard(handle);
-        paced.run(run, panics);
-    }
-}
-
-/// A timer that was refused, cancelled, or dropped without a run is not set any more (PACE-2). While it is being scheduled, the
-/// thread that does so finds that out.
-impl<T> Drop for Timer<T> {
-    fn drop(&mut self) {
-        let mut state = lock(&self.paced.state);
-        let mut old = None;
-        match &mut state.timer {
-            TimerState::Set { id, handle: None, is_dropped } if *id == self.id => {
-                *is_dropped = true;
-            }
-            TimerState::Set { id, .. } if *id == self.id => old = state.take_timer(),
-            _ => {}
-        }
-        drop(state);
-        discard(old);
     }
 }

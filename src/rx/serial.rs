@@ -29,9 +29,10 @@
 //!   it, or when only the retry queue still holds the queue and its executor has failed 1024 times in a row to run a
 //!   drain.
 //! - WORKER-5 A queued entry stands for its task if the position of the task has the entry's number. A task that is
-//!   cancelled, or moved to a later time, leaves a *stale* entry behind, and `stale` counts these. The drain skips them.
-//!   When they are more than half of all, all of them are removed. So a cancel takes O(1), amortised, and never
-//!   searches, and a reset takes O(log n).
+//!   cancelled, or moved to a later time, leaves a *stale* entry behind. The drain skips it. When more tasks have left like
+//!   that than are queued, all stale entries are removed. So a cancel takes O(1), amortised, and never searches, and a
+//!   reset takes O(log n). How many tasks are queued is a difference: those that have come, without those that the drain
+//!   has taken out and those that have left.
 //! - A delayed task is queued by its [timer](super::timer), in order of deadline. A [`Scheduler`](crate::Scheduler)
 //!   runs these timers on its tick thread, in order. Any other [`Schedule`](crate::Schedule) may run them on several
 //!   threads and out of order. So a timer first queues all tasks with an earlier deadline, and older ones with the same
@@ -51,7 +52,7 @@ use crossbeam_utils::CachePadded;
 
 use super::delayed::{Delayed, DelayedTask, Entry, SMALL, Timer, Wait};
 use super::drain::{self, Drain, RetryQueue};
-use super::timer::{Timers, cancel_timer};
+use super::timer::cancel_timer;
 use super::worker::TaskQueue;
 use crate::backpressure::{Backpressure, Flow, PendingLimit};
 use crate::clock::epoch::Epoch;
@@ -65,7 +66,7 @@ use crate::{Executor, PanicHook, ScheduleError, Scheduler};
 const MAX_AHEAD: u64 = 1 << 16;
 
 /// No entries are removed for fewer stale ones than this (WORKER-5).
-const MIN_SWEEP: usize = 256;
+const MIN_SWEEP: u64 = 256;
 
 /// The tasks of one worker.
 // `state` is first, so that the lock lies beside the reference counts of the `Arc`: each task changes both.
@@ -73,11 +74,9 @@ const MIN_SWEEP: usize = 256;
 pub(super) struct SerialQueue {
     state: Mutex<State>,
     me: Weak<SerialQueue>,
-    pub(super) timers: Timers,
     pub(super) hook: PanicHook,
     outgoing: CachePadded<Mutex<Outgoing>>,
-    /// How many entries the drain has taken out. Relaxed suffices, because only the drain writes it, and it orders
-    /// nothing.
+    /// How many tasks the drain has taken out. Relaxed suffices, because only the drain writes it, and it orders nothing.
     pub(super) passed: AtomicU64,
     /// The drain is about to be dropped, and runs on all the same (DRAIN-3). Relaxed suffices, because the thread that sets it
     /// is the one that drops the drain.
@@ -85,12 +84,9 @@ pub(super) struct SerialQueue {
     /// The thread that drains, or has begun the drain that waits in the executor, as [`drain::thread_number`] numbers it.
     /// Relaxed suffices, because a thread only looks for itself.
     pub(super) drained_by: AtomicUsize,
-    /// How many entries in both queues are stale (WORKER-5). An entry is counted before the position of its task changes, so
-    /// the count is never too low. Relaxed suffices, because the position publishes it.
-    stale: AtomicUsize,
     limit: PendingLimit,
     pressure: Backpressure,
-    /// Where the drain waits if its executor does not run it.
+    /// Where the drain waits if its executor does not run it. It has the timers and the clock.
     pub(super) retries: Arc<RetryQueue>,
     /// Names it there, under the lock of `retries`. 0 names none.
     pub(super) retry_ticket: AtomicU64,
@@ -100,10 +96,15 @@ pub(super) struct SerialQueue {
 type Queued = (u64, Entry);
 
 /// What the threads that bring tasks work on (WORKER-3).
+#[derive(Default)]
 pub(super) struct State {
     incoming: VecDeque<Queued>,
     /// The number of the entry that came last. So each queue is sorted by number.
     last_number: u64,
+    /// How many tasks have left the queues otherwise than by the drain (WORKER-5), and how many of these had left at the last
+    /// sweep.
+    left: u64,
+    swept: u64,
     pub(super) delayed: Delayed,
     /// It takes no more tasks (WORKER-4).
     pub(super) is_closed: bool,
@@ -118,6 +119,14 @@ impl State {
         self.last_number += 1;
         job.position().set(Position::Queued(self.last_number));
         self.incoming.push_back((self.last_number, job));
+    }
+
+    /// Takes out a task that is queued, and leaves its entry behind (WORKER-5). Returns false if it is not.
+    fn leave(&mut self, position: &AtomicPosition) -> bool {
+        let queued = position.get();
+        let has_left = matches!(queued, Position::Queued(_)) && position.leave(queued);
+        self.left += u64::from(has_left);
+        has_left
     }
 }
 
@@ -136,25 +145,19 @@ impl SerialQueue {
         limit: PendingLimit,
         retries: Arc<RetryQueue>,
     ) -> Arc<SerialQueue> {
-        let timers = retries.timers.clone();
-        let state = State {
-            incoming: VecDeque::new(),
-            last_number: 0,
-            delayed: Delayed::new(Epoch::new(timers.now()), timers.as_scheduler().is_some()),
-            is_closed: false,
-            executor: Some(executor),
-            has_drain: false,
-        };
+        let timers = &retries.timers;
+        // A scheduler's timers fire in order.
+        let epoch = timers.as_scheduler().is_none().then(|| Epoch::new(timers.now()));
+        let (delayed, executor) = (Delayed::new(epoch), Some(executor));
+        let state = State { delayed, executor, ..State::default() };
         Arc::new_cyclic(|me| SerialQueue {
             state: Mutex::new(state),
             me: Weak::clone(me),
-            timers,
             hook,
             outgoing: CachePadded::default(),
             passed: AtomicU64::new(0),
             keeps_drain: AtomicBool::new(false),
             drained_by: AtomicUsize::new(0),
-            stale: AtomicUsize::new(0),
             limit,
             pressure: Backpressure::new(MAX_AHEAD),
             retries,
@@ -168,7 +171,7 @@ impl SerialQueue {
 
     /// Returns false if nobody keeps the time of its tasks any more.
     fn keeps_time(&self, state: &State) -> bool {
-        !state.is_closed && !self.timers.as_scheduler().is_some_and(Scheduler::is_closed)
+        !state.is_closed && !self.retries.timers.as_scheduler().is_some_and(Scheduler::is_closed)
     }
 
     pub(super) fn me(&self) -> Arc<SerialQueue> {
@@ -192,23 +195,15 @@ impl SerialQueue {
         Drain::new(self.me()).hand_over(executor, newest)
     }
 
-    /// Takes in a task that waits for its time, and sets its timer.
-    fn delay(
-        &self,
-        mut state: MutexGuard<'_, State>,
-        job: Entry,
-        deadline: Instant,
-    ) -> Result<(), ScheduleError> {
-        let wait = state.delayed.insert(job, deadline, Timer::FIRST);
-        drop(state);
+    /// Sets the first timer of a task that waits for its time. If it is refused, the task leaves.
+    fn set_first_timer(&self, wait: Wait) -> Result<(), ScheduleError> {
         let set = caught(|| self.set_timer(wait)).unwrap_or_else(|panic| {
             self.withdraw(wait.key);
             resume_unwind(panic) // of a schedule from outside
         });
         let Err(reason) = set else { return Ok(()) };
-        let refused = self.state().delayed.remove(wait.key);
-        // Otherwise it has left: a disposal has cancelled it, or its timer has fired and was refused afterwards.
-        if refused.is_none() {
+        // It may have left: a disposal has cancelled it, or its timer has fired and was refused afterwards.
+        if self.state().delayed.remove(wait.key).is_none() {
             return Ok(());
         }
         self.limit.leave();
@@ -223,7 +218,7 @@ impl SerialQueue {
         // from its timers or its caller. There its next run goes through a timer, after all that is due. On other
         // threads it is queued at once.
         let is_needed_elsewhere = drain::this_thread().is_inline
-            || self.timers.as_scheduler().is_none_or(Scheduler::is_turned_here); // elsewhere perhaps
+            || self.retries.timers.as_scheduler().is_none_or(Scheduler::is_turned_here); // elsewhere perhaps
         let mut state = self.state();
         if state.is_closed {
             return None;
@@ -232,7 +227,7 @@ impl SerialQueue {
             state.push(Arc::clone(job)); // the caller is the drain, and will come to it
             return None;
         }
-        Some(state.delayed.insert(Arc::clone(job), due.max(ended), Timer::FIRST))
+        Some(state.delayed.insert(Arc::clone(job), due.max(ended), Timer::InHand))
     }
 
     // ----- out of the queue ----------------------------------------------------------------
@@ -243,34 +238,14 @@ impl SerialQueue {
         let mut outgoing = lock(&self.outgoing);
         _before = outgoing.running.take();
         while self.refill(&mut outgoing) {
-            let entry = outgoing.tasks.pop_front()?;
-            self.passed.store(self.passed.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-            outgoing.running = self.take_out(entry);
-            if outgoing.running.is_some() {
+            let (number, job) = outgoing.tasks.pop_front()?;
+            if job.position().leave(Position::Queued(number)) {
+                self.passed.store(self.passed.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+                outgoing.running = Some(job);
                 break;
             }
         }
         outgoing.running.clone()
-    }
-
-    /// Takes out the task of an entry that has been removed. Returns `None` if the entry is stale (WORKER-5).
-    fn take_out(&self, (number, job): Queued) -> Option<Entry> {
-        if job.position().leave(Position::Queued(number)) {
-            return Some(job);
-        }
-        self.stale.fetch_sub(1, Ordering::Relaxed);
-        None
-    }
-
-    /// Takes out a task that is queued, and leaves its entry behind (WORKER-5). Returns false if it is not.
-    fn leave_the_queue(&self, _state: &State, position: &AtomicPosition) -> bool {
-        self.stale.fetch_add(1, Ordering::Relaxed);
-        let queued = position.get();
-        let has_left = matches!(queued, Position::Queued(_)) && position.leave(queued);
-        if !has_left {
-            self.stale.fetch_sub(1, Ordering::Relaxed);
-        }
-        has_left
     }
 
     /// Returns true if the drain has something to do. Otherwise the drain has ended.
@@ -283,7 +258,6 @@ impl SerialQueue {
                 return true;
             }
             outgoing.tasks.pop_front();
-            self.stale.fetch_sub(1, Ordering::Relaxed);
         }
         false
     }
@@ -311,8 +285,8 @@ impl SerialQueue {
     /// task is constant.
     fn check_invariants(&self, outgoing: &Outgoing, state: &State) {
         assert!(outgoing.tasks.iter().is_sorted_by_key(|(number, _)| number), "WORKER-5");
-        let found = outgoing.tasks.iter().filter(|entry| is_stale(entry)).count();
-        assert_eq!(found, self.stale.load(Ordering::Relaxed), "stale entries (WORKER-5)");
+        let queued = outgoing.tasks.iter().filter(|entry| !is_stale(entry)).count();
+        assert_eq!(queued as u64, self.queued(state), "queued tasks (WORKER-5)");
         let is_empty = outgoing.tasks.is_empty() && state.delayed.len() == 0;
         assert!(
             state.executor.is_some() || (state.is_closed && is_empty),
@@ -320,21 +294,25 @@ impl SerialQueue {
         );
     }
 
-    /// Removes the stale entries, if they are more than half of all (WORKER-5).
+    /// Returns how many tasks are queued (WORKER-5). Each task that the drain has taken out has come under the lock that the
+    /// caller holds, so it is among those that have come.
+    fn queued(&self, state: &State) -> u64 {
+        state.last_number - self.passed.load(Ordering::Relaxed) - state.left
+    }
+
+    /// Removes the stale entries, if they may be more than half of all (WORKER-5).
     fn sweep(&self) {
-        if self.stale.load(Ordering::Relaxed) <= MIN_SWEEP {
+        let state = self.state();
+        if state.left - state.swept <= MIN_SWEEP + self.queued(&state) {
             return;
         }
+        drop(state);
         let mut outgoing = lock(&self.outgoing);
         let mut state = self.state();
-        let entries = outgoing.tasks.len() + state.incoming.len();
-        if self.stale.load(Ordering::Relaxed) > MIN_SWEEP + entries / 2 {
-            for tasks in [&mut outgoing.tasks, &mut state.incoming] {
-                let before = tasks.len();
-                tasks.retain(|entry| !is_stale(entry));
-                self.stale.fetch_sub(before - tasks.len(), Ordering::Relaxed);
-                tasks.shrink_to(SMALL.max(2 * tasks.len()));
-            }
+        state.swept = state.left;
+        for tasks in [&mut outgoing.tasks, &mut state.incoming] {
+            tasks.retain(|entry| !is_stale(entry));
+            tasks.shrink_to(SMALL.max(2 * tasks.len()));
         }
     }
 
@@ -352,8 +330,8 @@ impl SerialQueue {
         is_finishing: bool,
     ) -> Option<Entry> {
         let keeps_delayed =
-            is_finishing && newest.is_some() && self.timers.as_scheduler().is_none();
-        let newest = newest.filter(|job| self.leave_the_queue(&self.state(), job.position()));
+            is_finishing && newest.is_some() && self.retries.timers.as_scheduler().is_none();
+        let newest = newest.filter(|job| self.state().leave(job.position()));
         newest.iter().for_each(|_| self.limit.leave());
         self.end(keeps_delayed);
         newest
@@ -365,13 +343,11 @@ impl SerialQueue {
         let mut state = self.state();
         state.is_closed = true;
         let queued = [std::mem::take(&mut outgoing.tasks), std::mem::take(&mut state.incoming)];
-        let take_out = |entry| self.take_out(entry);
+        let take_out = |(_, job): Queued| state.leave(job.position()).then_some(job);
         let mut ended: Vec<Entry> = queued.into_iter().flatten().filter_map(take_out).collect();
         ended.extend(outgoing.running.clone());
-        let (mut executor, mut delayed) = (None, None);
-        if !keeps_delayed {
-            (executor, delayed) = (state.executor.take(), Some(state.delayed.take_all()));
-        }
+        let executor = state.executor.take_if(|_| !keeps_delayed);
+        let delayed = (!keeps_delayed).then(|| state.delayed.take_all());
         drop((state, outgoing));
         ended.into_iter().for_each(|job| _ = job.cancel());
         for task in delayed.into_iter().flatten() {
@@ -399,7 +375,7 @@ impl Owner for SerialQueue {
     type AfterMove = Option<WheelKey>;
 
     fn now(&self) -> Instant {
-        self.timers.now()
+        self.retries.timers.now()
     }
 
     fn hook(&self) -> &PanicHook {
@@ -412,12 +388,11 @@ impl Owner for SerialQueue {
 
     fn remove(&self, position: &AtomicPosition) {
         let mut state = self.state();
-        if let Position::Delayed(key) = position.get() {
-            let removed = state.delayed.remove(key);
-            drop(state);
-            cancel_timer(&self.hook, removed.and_then(DelayedTask::into_timer));
-        } else if self.leave_the_queue(&state, position) {
-            drop(state);
+        let removed = state.delayed.remove(position.key());
+        let has_left = removed.is_none() && state.leave(position);
+        drop(state);
+        cancel_timer(&self.hook, removed.and_then(DelayedTask::into_timer));
+        if has_left {
             self.sweep();
         }
     }
@@ -443,7 +418,7 @@ impl Owner for SerialQueue {
             Position::Queued(number) if self.keeps_time(&state) => {
                 let job = find(&outgoing.tasks, number).or_else(|| find(&state.incoming, number));
                 let job = Arc::clone(job?);
-                self.stale.fetch_add(1, Ordering::Relaxed);
+                state.leave(position);
                 Some(Some(state.delayed.insert(job, deadline, Timer::Stored(None)).key))
             }
             _ => None,
@@ -471,7 +446,9 @@ impl TaskQueue for SerialQueue {
         }
         let is_too_long = self.pressure.is_over(state.incoming.len() as u64 + 1);
         if let Some(deadline) = deadline {
-            self.delay(state, job, deadline)?;
+            let wait = state.delayed.insert(job, deadline, Timer::InHand);
+            drop(state);
+            self.set_first_timer(wait)?;
         } else {
             let newest = (!state.has_drain).then(|| Arc::clone(&job));
             state.push(job);
@@ -479,7 +456,7 @@ impl TaskQueue for SerialQueue {
                 return Err(ScheduleError::Closed);
             }
         }
-        if is_too_long && drain::this_thread().drains == 0 {
+        if is_too_long && !drain::this_thread().is_draining {
             self.pressure.hold_back(|| {
                 let ahead = self.state().incoming.len() as u64;
                 Flow { ahead, passed: self.passed.load(Ordering::Relaxed) }
@@ -504,10 +481,8 @@ impl TaskQueue for SerialQueue {
     }
 
     fn pending(&self) -> usize {
-        let outgoing = lock(&self.outgoing);
         let state = self.state();
-        let waiting = outgoing.tasks.len() + state.incoming.len() + state.delayed.len();
-        waiting.saturating_sub(self.stale.load(Ordering::Relaxed))
+        self.queued(&state) as usize + state.delayed.len()
     }
 }
 
@@ -549,10 +524,10 @@ mod tests {
             assert_eq!(queue.pending(), 100);
         }
         let entries = || lock(&queue.outgoing).tasks.len() + queue.state().incoming.len();
-        assert!(entries() <= 100 + 2 * MIN_SWEEP, "{}", entries());
+        assert!(entries() <= 100 + 2 * MIN_SWEEP as usize, "{}", entries());
         window.extend((0..100_000).map(|_| push()));
         window.drain(1..).rev().for_each(|job| assert!(job.cancel()));
-        assert!(entries() <= 2 * MIN_SWEEP && queue.pending() == 1);
+        assert!(entries() <= 2 * MIN_SWEEP as usize && queue.pending() == 1);
         let memory = lock(&queue.outgoing).tasks.capacity() + queue.state().incoming.capacity();
         assert!(memory <= 4 * SMALL, "{memory}");
         let Some(stays) = queue.next() else { panic!("one is left") };

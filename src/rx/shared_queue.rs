@@ -220,7 +220,7 @@ impl TaskQueue for Member {
         let queue = &self.queue;
         if !queue.has_thread {
             queue.run_here(); // a caller that drains is never ahead of itself
-        } else if is_behind && drain::this_thread().drains == 0 {
+        } else if is_behind && !drain::this_thread().is_draining {
             let look = || {
                 let now = self.now();
                 queue.tasks.flow(now, now)

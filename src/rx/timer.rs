@@ -102,7 +102,7 @@ pub(super) fn cancel_timer(hook: &PanicHook, timer: Option<Cancellable>) {
 impl SerialQueue {
     /// Sets the timer of a delayed task. If the first one is refused, the caller takes the task out (DELAY-3).
     pub(super) fn set_timer(&self, wait: Wait) -> Result<(), ScheduleError> {
-        self.set_timer_on(&self.timers, wait.deadline, wait)
+        self.set_timer_on(&self.retries.timers, wait.deadline, wait)
     }
 
     fn set_timer_on(&self, on: &Timers, at: Instant, wait: Wait) -> Result<(), ScheduleError> {
@@ -112,8 +112,10 @@ impl SerialQueue {
                 return queue.come_out(key, None);
             }
             // If the task does not wait, another timer has queued it, or a disposal is about to cancel it.
-            let task = queue.state().delayed.drop_timer(key);
-            task.into_iter().for_each(|task| task.job.withdraw());
+            let is_lost = queue.state().delayed.drop_timer(key);
+            if is_lost {
+                queue.withdraw(key);
+            }
         });
         let handle = on.schedule_at(at, move || timer.run())?;
         if self.keep_timer(wait, handle) {
@@ -125,9 +127,9 @@ impl SerialQueue {
     /// Stores a timer, or cancels it if its task has left. Returns true if it has to follow the deadline (DELAY-2).
     fn keep_timer(&self, wait: Wait, timer: Cancellable) -> bool {
         let kept = self.state().delayed.keep(wait, timer);
-        kept.unwrap_or_else(|(timer, dropped)| {
+        kept.unwrap_or_else(|timer| {
             cancel_timer(&self.hook, Some(timer));
-            dropped.into_iter().for_each(|task| task.job.withdraw());
+            self.withdraw(wait.key); // if the timer was dropped in the meantime
             false
         })
     }
@@ -157,7 +159,7 @@ impl SerialQueue {
     /// Sets another timer for a task that was moved, or queues the task if it is due. `fired_for` is the time that the timer
     /// was set for that has just fired too early.
     fn set_another(&self, of: WheelKey, old: Option<Cancellable>, fired_for: Option<Instant>) {
-        let now = self.hook.catch(None, || self.timers.now());
+        let now = self.hook.catch(None, || self.retries.timers.now());
         // Under another key, the end of the old timer withdraws nothing.
         let another = self.state().delayed.reissue(of, false);
         cancel_timer(&self.hook, old);
