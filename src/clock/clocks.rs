@@ -21,8 +21,7 @@ use crate::platform::sync::lock_std;
 /// A clock should not panic. If it does so on the tick thread, the panic is reported like that of a task, time stands
 /// still, and the clock is asked again some milliseconds later. If it does so in a call of yours, such as `schedule_once`,
 /// which needs the time of that call, the call unwinds, and nothing is scheduled. A [`Driver`](crate::Driver) asks three
-/// times. A pool goes on, and asks again. Out of a [message loop](crate::message_loop) it unwinds, so a
-/// [`LoopThread`](crate::message_loop::LoopThread) ends by it.
+/// times. A pool and a [message loop](crate::message_loop) go on, and ask again.
 ///
 /// ```
 /// use std::time::{Duration, Instant};

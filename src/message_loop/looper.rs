@@ -121,8 +121,12 @@ impl MessageLoop {
         self.core.run_until_idle()
     }
 
-    /// Runs at most one immediate task, and then at most one delayed task that is due. It never waits. It is for
-    /// programs that have an event loop already, and turn this one from there.
+    /// Runs at most one immediate task, and then at most one delayed task that is due. If nothing more is to be done then, it
+    /// calls the idle handlers, because its caller is about to wait. It never waits itself. It is for programs that have an
+    /// event loop already, and turn this one from there.
+    ///
+    /// A [wake](TaskRunner::wake) that comes during the call is taken by it: the idle handlers are called after the wake,
+    /// before the call returns. So look at what others have changed in an idle handler, or before each call.
     ///
     /// Returns when to call `turn` again. The [waker](LoopBuilder::wake_with) is woken if that becomes earlier, and if
     /// something is posted to a loop that has not been turned yet, or that was run in another way since.

@@ -60,8 +60,8 @@
 //! - A task that is running runs to its end. Local tasks and series end in the same way as `Send` tasks. A task that
 //!   a scheduler has handed over counts as an immediate one. So does all that a [`Worker`](crate::rx::Worker) on the loop
 //!   has in its queue.
-//! - The clock of the loop decides which tasks are due. So on a [`ManualClock`](crate::ManualClock) that stands still, all
-//!   runs that a series has missed are due when `quit_safely` is called.
+//! - The clock of the loop decides which tasks are due. Of the runs that a series has missed until then, `quit_safely` makes
+//!   one.
 //! - What still runs after a quit may not post more work, except after `quit_when_idle`. So a future that wakes itself
 //!   again and again is polled once more, and a loop that was told to `quit_when_idle` goes on as long as the future
 //!   does so.

@@ -205,7 +205,7 @@ impl TaskRunner {
     /// | the loop | a wake |
     /// | --- | --- |
     /// | waits | ends the wait; also the waker of [`wake_with`](super::LoopBuilder::wake_with) is woken |
-    /// | is in a turn, with a task or an idle handler | is not lost: the loop takes one more turn before it waits |
+    /// | is in a turn, with a task or an idle handler | is not lost: the loop takes one more turn before it waits; a hand-driven [`turn`](super::MessageLoop::turn) calls the idle handlers again before it returns |
     /// | is in a nested run | the innermost run takes the turn |
     /// | does not run | counts for the next [`run`](super::MessageLoop::run) or [`turn`](super::MessageLoop::turn) |
     /// | was told to quit, or is gone | changes nothing; no idle handler is called any more |
