@@ -139,6 +139,10 @@ pub(crate) trait Run<O: Owner + ?Sized>: Cancel {
     fn run(&self, owner: &O, place: &mut dyn Place) -> Ran;
     /// Ends the job without a run, if it still waits.
     fn withdraw(&self);
+    /// Returns the name of its work (S31), if it waits. Takes the job's lock.
+    fn name(&self) -> &'static str {
+        "a task"
+    }
     fn position(&self) -> &AtomicPosition;
     fn is_periodic(&self) -> bool {
         false
@@ -308,6 +312,11 @@ impl<W: Work, L: OwnerRef<W::Output>> Run<L::Owner> for Job<W, L> {
         self.drop_unstarted(work);
         self.is_over.store(true, Ordering::Release);
         self.owner.tell(End::Cancelled);
+    }
+
+    fn name(&self) -> &'static str {
+        let stage = lock(&self.stage);
+        if let Stage::Waiting(work) = &*stage { work.name() } else { "a task" }
     }
 
     fn position(&self) -> &AtomicPosition {

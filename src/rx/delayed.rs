@@ -144,6 +144,10 @@ impl Delayed {
         std::iter::from_fn(move || tasks.as_mut()?.pop(u64::MAX).map(|(_, _, task)| task))
     }
 
+    pub(super) fn job(&self, key: WheelKey) -> Option<Entry> {
+        Some(Arc::clone(&self.tasks.as_ref()?.get(key)?.job))
+    }
+
     pub(super) fn deadline(&self, key: WheelKey) -> Option<Instant> {
         Some(self.tasks.as_ref()?.get(key)?.deadline)
     }

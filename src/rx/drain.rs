@@ -249,7 +249,7 @@ impl SerialQueue {
             let mut place = |next: Next| wait = self.put_back(&job, next);
             if job.run(self, &mut place) == Ran::Again {
                 if let Some(wait) = wait {
-                    if self.hook.catch(None, || self.set_timer(wait)) != Some(Ok(())) {
+                    if self.hook.catch(None, || self.set_timer(wait, job.name())) != Some(Ok(())) {
                         self.withdraw(wait.key);
                     }
                 } else if self.is_disposed() {

@@ -196,8 +196,8 @@ impl SerialQueue {
     }
 
     /// Sets the first timer of a task that waits for its time. If it is refused, the task leaves.
-    fn set_first_timer(&self, wait: Wait) -> Result<(), ScheduleError> {
-        let set = caught(|| self.set_timer(wait)).unwrap_or_else(|panic| {
+    fn set_first_timer(&self, wait: Wait, name: &'static str) -> Result<(), ScheduleError> {
+        let set = caught(|| self.set_timer(wait, name)).unwrap_or_else(|panic| {
             self.withdraw(wait.key);
             resume_unwind(panic) // of a schedule from outside
         });
@@ -437,6 +437,7 @@ impl Owner for SerialQueue {
 
 impl TaskQueue for SerialQueue {
     fn submit(&self, job: Entry, deadline: Option<Instant>) -> Result<(), ScheduleError> {
+        let name = deadline.map_or("", |_| job.name());
         let mut state = self.state();
         if state.is_closed {
             return Err(ScheduleError::Closed);
@@ -448,7 +449,7 @@ impl TaskQueue for SerialQueue {
         if let Some(deadline) = deadline {
             let wait = state.delayed.insert(job, deadline, Timer::InHand);
             drop(state);
-            self.set_first_timer(wait)?;
+            self.set_first_timer(wait, name)?;
         } else {
             let newest = (!state.has_drain).then(|| Arc::clone(&job));
             state.push(job);

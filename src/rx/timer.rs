@@ -29,7 +29,7 @@ use crate::platform::impls::impl_behind;
 use crate::platform::panics::BLIND_PAUSE;
 use crate::wheel::WheelKey;
 use crate::{
-    Cancellable, Inline, PanicHook, Period, RepeatingTask, Schedule, ScheduleError, ScheduleExt,
+    Cancellable, Inline, PanicHook, Period, RepeatingTask, Request, Schedule, ScheduleError,
     Scheduler, Task,
 };
 
@@ -62,6 +62,7 @@ impl_behind!(S: Schedule for Other<S>; {
     fn schedule_task_at(&self, deadline: Instant, task: Task) -> Result<Cancellable, ScheduleError>;
     fn schedule_series(&self, initial: Duration, period: Period, task: RepeatingTask)
         -> Result<Cancellable, ScheduleError>;
+    fn schedule_named(&self, name: &'static str, request: Request) -> Result<Cancellable, ScheduleError>;
 });
 
 /// Returns the timers of the global scheduler, for when others refuse.
@@ -101,11 +102,18 @@ pub(super) fn cancel_timer(hook: &PanicHook, timer: Option<Cancellable>) {
 
 impl SerialQueue {
     /// Sets the timer of a delayed task. If the first one is refused, the caller takes the task out (DELAY-3).
-    pub(super) fn set_timer(&self, wait: Wait) -> Result<(), ScheduleError> {
-        self.set_timer_on(&self.retries.timers, wait.deadline, wait)
+    pub(super) fn set_timer(&self, wait: Wait, name: &'static str) -> Result<(), ScheduleError> {
+        self.set_timer_on(&self.retries.timers, wait.deadline, wait, name)
     }
 
-    fn set_timer_on(&self, on: &Timers, at: Instant, wait: Wait) -> Result<(), ScheduleError> {
+    /// Sets a timer under the name of its task, because it may be a leftover (S31).
+    fn set_timer_on(
+        &self,
+        on: &Timers,
+        at: Instant,
+        wait: Wait,
+        name: &'static str,
+    ) -> Result<(), ScheduleError> {
         let (queue, key) = (self.me(), wait.key);
         let timer = RunOrDrop::new(move |fires| {
             if fires {
@@ -117,7 +125,11 @@ impl SerialQueue {
                 queue.withdraw(key);
             }
         });
-        let handle = on.schedule_at(at, move || timer.run())?;
+        let run = move || timer.run();
+        let handle = match on.as_scheduler() {
+            Some(scheduler) => scheduler.schedule_at_named(name, at, run)?, // without a box
+            None => on.schedule_named(name, Request::At(at, Box::new(run)))?,
+        };
         if self.keep_timer(wait, handle) {
             self.follow(wait.key);
         }
@@ -168,7 +180,7 @@ impl SerialQueue {
             return self.come_out(wait.key, now);
         }
         // A schedule from outside may panic. That counts as a refusal.
-        match self.hook.catch(None, || self.set_timer(wait)) {
+        match self.hook.catch(None, || self.set_timer(wait, self.name_of(wait.key))) {
             Some(Ok(())) => {}
             // Somebody runs a leftover.
             Some(Err(ScheduleError::Closed)) if now.is_some() && fired_for > now => {
@@ -185,11 +197,17 @@ impl SerialQueue {
         let Some((wait, _refused)) = another else { return };
         let left = now.map_or(BLIND_PAUSE, |now| wait.deadline.saturating_duration_since(now));
         let set = global_timers().and_then(|global| {
-            self.set_timer_on(&global, after(global.now(), left.max(MIN_PAUSE)), wait)
+            let at = after(global.now(), left.max(MIN_PAUSE));
+            self.set_timer_on(&global, at, wait, self.name_of(wait.key))
         });
         if set.is_err() {
             self.withdraw(wait.key);
         }
+    }
+
+    fn name_of(&self, key: WheelKey) -> &'static str {
+        let job = self.state().delayed.job(key); // the job's lock is not taken inside of this one (JOB-5)
+        job.map_or("a task", |job| job.name())
     }
 
     /// Ends the task of a timer without a run.

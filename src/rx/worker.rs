@@ -61,8 +61,9 @@ pub(super) trait TaskQueue: Owner<AfterMove = Option<WheelKey>> {
 /// Clones are handles to the same worker. Dropping the last one disposes nothing: the scheduled tasks still run.
 ///
 /// A worker and its delayed tasks keep its scheduler, or whatever else keeps its time, alive. When that scheduler is
-/// closed, the delayed tasks are among the leftovers. To run such a leftover queues the task, and to drop it drops the
-/// task.
+/// closed, the delayed tasks are among the leftovers, each under its own name. To run such a leftover queues the task, and to
+/// drop it drops the task. The leftover stands for the next run alone: that of a series has no period, and
+/// [`reschedule`](crate::PendingTask::reschedule) moves that run, and returns a handle to its timer.
 ///
 /// When an executor refuses work, drops it, or panics, the worker offers the work again: sixteen times after a
 /// millisecond, then after two, and so on, up to 64. The workers of one [`ExecutorScheduler`] do so together, so a

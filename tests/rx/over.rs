@@ -1,6 +1,7 @@
 //! Workers over anything that keeps time: a loop, a pool, a driven scheduler, a schedule of the user's own. The clock is
 //! that of the schedule below.
 
+use std::any::type_name_of_val;
 use std::cell::Cell;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -16,7 +17,9 @@ use tickwheel::pool::ScheduledThreadPool;
 use tickwheel::rx::{
     self, ContextAwareScheduler, ContextCapture, ExecutorScheduler, TrampolineScheduler, Worker,
 };
-use tickwheel::{Cancellable, Inline, ManualClock, Schedule, ScheduleError, Scheduler, ThreadPool};
+use tickwheel::{
+    Cancellable, Inline, ManualClock, Schedule, ScheduleError, ScheduleExt, Scheduler, ThreadPool,
+};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -54,6 +57,27 @@ fn a_worker_on_a_virtual_loop_keeps_its_delays_there() {
     assert!(series.cancel() && never.cancel() && worker.pending() == 0);
     clock.advance(HOUR);
     assert_eq!(looper.run_until_idle(), 0, "and nothing is left in the loop");
+}
+
+/// The timer of a task is a task of the scheduler, and has the name of the closure that it is for.
+#[test]
+fn s31_a_leftover_of_a_worker_has_the_name_of_its_task() {
+    fn once() {}
+    fn moved() {}
+    fn again() {}
+    fn boxed() {}
+    let (scheduler, driver) = driven();
+    let worker = ExecutorScheduler::new(Inline, &scheduler).worker();
+    worker.schedule_after(SECOND * 5, once);
+    let sooner = worker.schedule_after(HOUR, moved);
+    worker.schedule_periodically(SECOND, SECOND * 6, again);
+    let anything: &dyn Schedule = &worker;
+    anything.schedule_once(SECOND * 8, boxed).expect("open");
+    assert_eq!(driver.advance(SECOND), 1, "the series runs once, so its timer is another one");
+    assert!(sooner.reset(SECOND * 5));
+    let names = driver.close().into_iter().map(|left| left.name()).collect::<Vec<_>>();
+    let expected = [type_name_of_val(&once), type_name_of_val(&moved), type_name_of_val(&again)];
+    assert_eq!(names, [expected.as_slice(), &[type_name_of_val(&boxed)]].concat());
 }
 
 #[test]
