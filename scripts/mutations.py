@@ -493,7 +493,7 @@ MUTATIONS = [
      "all.sort_unstable_by_key(|(deadline, order, _)| (*deadline, *order));", "all.sort_unstable_by_key(|(deadline, order, _)| (*deadline, order & 1));",
      tests("soak::deadline_model")),
     ("epoch: what is earlier than the origin has no order", "src/clock/epoch.rs",
-     "return Epoch::START.saturating_sub(nanos.try_into().unwrap_or(u64::MAX));", "return Epoch::START.saturating_sub(u64::from(nanos > 0));",
+     "return Epoch::START.saturating_sub(ago);", "return Epoch::START.saturating_sub(u64::from(ago > 0));",
      TESTS + ["--lib", "epoch"]),
     ("epoch: a time that is centuries ahead is rounded down", "src/clock/epoch.rs",
      "beyond.as_secs().saturating_add(u64::from(beyond.subsec_nanos() > 0))", "beyond.as_secs()", TESTS + ["--lib", "epoch"]),

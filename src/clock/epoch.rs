@@ -11,13 +11,12 @@
 
 use std::time::{Duration, Instant};
 
+use super::tick::nanos;
 use super::timeline::{Origin, after};
 
 /// The instant from which a layer counts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Epoch(Origin);
-
-const NANOS: u64 = 1_000_000_000;
 
 impl Epoch {
     /// The number of the origin.
@@ -25,7 +24,7 @@ impl Epoch {
 
     /// Up to this number each one is a nanosecond, and from there on each one is a second. It is a whole number of seconds
     /// after the origin, so those that begin at the origin keep being whole.
-    const FAR: u64 = Epoch::START + Epoch::FAR_SECONDS * NANOS;
+    const FAR: u64 = Epoch::START + Epoch::FAR_SECONDS * 1_000_000_000;
     const FAR_SECONDS: u64 = 4_611_686_018;
 
     /// All numbers are below this one. The last one stands for 292 billion years.
@@ -45,12 +44,11 @@ impl Epoch {
     #[cold]
     fn number_by_arithmetic(self, instant: Instant) -> u64 {
         let Some(ahead) = instant.checked_duration_since(self.0.at) else {
-            let nanos = self.0.at.saturating_duration_since(instant).as_nanos();
-            return Epoch::START.saturating_sub(nanos.try_into().unwrap_or(u64::MAX));
+            let ago = nanos(self.0.at.saturating_duration_since(instant));
+            return Epoch::START.saturating_sub(ago);
         };
         let beyond = ahead.saturating_sub(Duration::from_secs(Epoch::FAR_SECONDS));
-        let near = ahead.saturating_sub(beyond);
-        let number = Epoch::START + near.as_secs() * NANOS + u64::from(near.subsec_nanos());
+        let number = Epoch::START + nanos(ahead.saturating_sub(beyond));
         let seconds = beyond.as_secs().saturating_add(u64::from(beyond.subsec_nanos() > 0));
         number.saturating_add(seconds).min(Epoch::END - 1)
     }

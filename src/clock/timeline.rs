@@ -146,21 +146,17 @@ impl Origin {
 /// The parts of an [`Instant`]: seconds and nanoseconds from some origin, on the systems that we know.
 #[derive(Clone, Copy, Debug, Default)]
 struct Parts {
-    seconds: i64,
+    seconds: u64,
     nanos: u32,
     /// The instant has other parts than these.
     is_unknown: bool,
 }
 
 impl Hasher for Parts {
-    #[inline]
-    fn write_i64(&mut self, seconds: i64) {
-        self.seconds = seconds;
-    }
-
+    /// Also of an `i64`, which the default of its method passes on.
     #[inline]
     fn write_u64(&mut self, seconds: u64) {
-        self.seconds = i64::from_ne_bytes(seconds.to_ne_bytes());
+        self.seconds = seconds;
     }
 
     #[inline]
@@ -205,11 +201,10 @@ impl Parts {
     fn nanos_since(self, origin: Parts) -> Option<u64> {
         // The range is checked first, so the rest cannot overflow. A difference that wraps is out of the range.
         let seconds = self.seconds.wrapping_sub(origin.seconds);
-        if !(0..1 << 33).contains(&seconds) {
+        if seconds >= 1 << 33 {
             return None;
         }
-        let nanos = seconds * 1_000_000_000 + i64::from(self.nanos) - i64::from(origin.nanos);
-        u64::try_from(nanos).ok()
+        (seconds * 1_000_000_000 + u64::from(self.nanos)).checked_sub(u64::from(origin.nanos))
     }
 }
 

@@ -93,19 +93,12 @@ impl PoolThreads {
     }
 }
 
-/// A guard: the calling thread runs a task until it is dropped.
-pub(crate) struct RunsTask(());
-
-/// Notes that the calling thread runs the task at this address, until the guard is dropped.
-pub(crate) fn runs(task: usize) -> RunsTask {
+/// Calls `run`, which does not unwind. In the meantime the calling thread is known to run the task at this address.
+pub(crate) fn while_running<R>(task: usize, run: impl FnOnce() -> R) -> R {
     let _ = TASKS.try_with(|tasks| tasks.borrow_mut().push(task));
-    RunsTask(())
-}
-
-impl Drop for RunsTask {
-    fn drop(&mut self) {
-        let _ = TASKS.try_with(|tasks| tasks.borrow_mut().pop());
-    }
+    let result = run();
+    let _ = TASKS.try_with(|tasks| tasks.borrow_mut().pop());
+    result
 }
 
 /// All waits of pool threads that have no timeout. A thread that waits with a timeout will go on.
