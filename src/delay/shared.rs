@@ -61,7 +61,7 @@ use crate::clock::tick::Moment;
 use crate::clock::timeline::Timeline;
 use crate::platform::cpu::prefetch;
 use crate::platform::panics::quietly;
-use crate::platform::sync::{AtomicU64, IS_MODEL, Mutex, MutexGuard, Ordering, local, lock};
+use crate::platform::sync::{AtomicU64, IS_MODEL, Mutex, MutexGuard, Ordering, lock, thread_local};
 use crate::wake::wait_list::{Ticket, WaitList};
 use crate::wake::{AWAKE, asleep};
 
@@ -384,9 +384,9 @@ impl<K: Hash, V> Shared<K, V> {
     }
 }
 
-local! {
+thread_local! {
     /// The addresses of the queues whose `with` has called a closure on this thread, the innermost last.
-    INSIDE: RefCell<Vec<usize>> = RefCell::new(Vec::new())
+    static INSIDE: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
 /// The time in a closure of `with`.

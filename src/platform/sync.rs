@@ -11,7 +11,7 @@
 //! `SeqCst`. So a model fails if one of them is weakened.
 
 #[cfg(all(test, loom))]
-pub(crate) use self::model::{AtomicBool, AtomicU64};
+pub(crate) use self::model::{AtomicBool, AtomicU64, thread_local};
 #[cfg(all(test, loom))]
 pub(crate) use loom::{
     cell::UnsafeCell,
@@ -25,6 +25,7 @@ pub(crate) use self::real::UnsafeCell;
 pub(crate) use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
     sync::{Condvar, Mutex, MutexGuard},
+    thread_local,
 };
 
 use std::io;
@@ -120,22 +121,6 @@ macro_rules! global {
 }
 pub(crate) use global;
 
-/// Defines a thread-local. In a model, each thread of the model has its own.
-macro_rules! local {
-    ($(#[$meta:meta])* $name:ident: $kind:ty = $value:expr) => {
-        #[cfg(not(all(test, loom)))]
-        std::thread_local! {
-            $(#[$meta])*
-            static $name: $kind = const { $value };
-        }
-        #[cfg(all(test, loom))]
-        loom::thread_local! {
-            static $name: $kind = $value;
-        }
-    };
-}
-pub(crate) use local;
-
 #[cfg(not(all(test, loom)))]
 mod real {
     /// std's cell with the interface of loom's, which lends a pointer to a closure.
@@ -182,6 +167,7 @@ mod model {
             #[derive(Debug, Default)]
             pub(crate) struct $name(atomic::$name);
 
+            #[allow(dead_code, reason = "some accesses are made to one of them only")]
             impl $name {
                 pub(crate) fn new(value: $value) -> $name {
                     $name(atomic::$name::new(value))
@@ -226,4 +212,14 @@ mod model {
     }
     atomic!(AtomicU64, u64);
     atomic!(AtomicBool, bool);
+
+    /// loom's thread-locals, in the words of std's. Each thread of a model has its own.
+    macro_rules! of_each_thread {
+        ($($(#[$meta:meta])* static $name:ident: $kind:ty = const $value:block);* $(;)?) => {
+            loom::thread_local! {
+                $(static $name: $kind = $value;)*
+            }
+        };
+    }
+    pub(crate) use of_each_thread as thread_local;
 }
