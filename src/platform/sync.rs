@@ -29,7 +29,7 @@ pub(crate) use std::{
 };
 
 use std::io;
-use std::sync::{PoisonError, TryLockError};
+use std::sync::PoisonError;
 
 /// `in_models!` keeps an item only in a loom model, `outside_models!` only outside of one.
 macro_rules! in_models {
@@ -66,15 +66,6 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Like [`lock`], for a mutex that stays std's in a model.
 pub(crate) fn lock_std<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Like [`lock_std`], without a wait. Returns `None` if another thread has it.
-pub(crate) fn try_lock_std<T>(mutex: &std::sync::Mutex<T>) -> Option<std::sync::MutexGuard<'_, T>> {
-    match mutex.try_lock() {
-        Ok(guard) => Some(guard),
-        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-        Err(TryLockError::WouldBlock) => None,
-    }
 }
 
 /// The patience of a thread that waits for another one, which will be done in some instructions.
