@@ -115,7 +115,7 @@ impl<K, V> Shared<K, V> {
         // The length of a tick does not matter: no deadline is rounded here.
         let tick = Duration::from_millis(1);
         let timeline = Timeline::new(scheduler.now(), tick).expect("above zero");
-        let start = timeline.start();
+        let start = timeline.start;
         let shard = |_| CachePadded::new(Mutex::new(Items::new(start)));
         let by_clock = scheduler.tells_calls_apart();
         let (firsts, line) = (Firsts::new(*SHARDS), WaitList::new());
