@@ -12,11 +12,9 @@
 use std::time::{Duration, Instant};
 
 use super::tick::nanos;
-use super::timeline::{Origin, after};
-
 /// The instant from which a layer counts.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Epoch(Origin);
+pub(crate) use super::timeline::Origin as Epoch;
+use super::timeline::after;
 
 impl Epoch {
     /// The number of the origin.
@@ -30,21 +28,17 @@ impl Epoch {
     /// All numbers are below this one. The last one stands for 292 billion years.
     const END: u64 = Epoch::FAR + (1 << 63) - 2;
 
-    pub(crate) fn new(origin: Instant) -> Epoch {
-        Epoch(Origin::new(origin))
-    }
-
     /// Returns the number of a deadline. It has passed when the clock has come to that number.
     #[inline]
     pub(crate) fn number(self, instant: Instant) -> u64 {
-        let nanos = self.0.nanos_to(instant).filter(|nanos| *nanos < Epoch::FAR - Epoch::START);
+        let nanos = self.nanos_to(instant).filter(|nanos| *nanos < Epoch::FAR - Epoch::START);
         nanos.map_or_else(|| self.number_by_arithmetic(instant), |nanos| Epoch::START + nanos)
     }
 
     #[cold]
     fn number_by_arithmetic(self, instant: Instant) -> u64 {
-        let Some(ahead) = instant.checked_duration_since(self.0.at) else {
-            let ago = nanos(self.0.at.saturating_duration_since(instant));
+        let Some(ahead) = instant.checked_duration_since(self.at) else {
+            let ago = nanos(self.at.saturating_duration_since(instant));
             return Epoch::START.saturating_sub(ago);
         };
         let beyond = ahead.saturating_sub(Duration::from_secs(Epoch::FAR_SECONDS));
@@ -64,11 +58,11 @@ impl Epoch {
     #[inline]
     pub(crate) fn instant(self, number: u64) -> Instant {
         let Some(ahead) = number.checked_sub(Epoch::START) else {
-            return self.0.before(Duration::from_nanos(Epoch::START - number));
+            return self.before(Duration::from_nanos(Epoch::START - number));
         };
         let exact = Duration::from_nanos(ahead.min(Epoch::FAR - Epoch::START));
         let seconds = Duration::from_secs(number.saturating_sub(Epoch::FAR));
-        after(self.0.at, exact.saturating_add(seconds))
+        after(self.at, exact.saturating_add(seconds))
     }
 }
 
