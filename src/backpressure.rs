@@ -60,7 +60,7 @@ impl Backpressure {
     /// Holds the calling thread back until the queue is short enough, or the wait has lasted long enough.
     /// `look` returns the state of the queue. Must not be called with a lock held that the consumer may need.
     pub(crate) fn hold_back(&self, mut look: impl FnMut() -> Flow) {
-        let Some(mut wait) = self.wait(look()) else { return };
+        let Some(wait) = self.wait(look()) else { return };
         // Short at first, because mostly the queue is a little too long. Each further sleep is twice as long, up to 2 ms, to
         // leave the consumer the processor.
         let mut step = Duration::from_micros(250);
@@ -77,28 +77,25 @@ impl Backpressure {
     pub(crate) fn wait(&self, flow: Flow) -> Option<Wait> {
         // The progress is counted from here, so a consumer that stands still is found out within this wait.
         let now = Instant::now();
-        self.is_over(flow.ahead).then_some(Wait { began: now, moved_at: now, passed: flow.passed })
+        self.is_over(flow.ahead).then_some(Wait { began: now, passed: flow.passed })
     }
 }
 
 /// A producer that is held back, and what it has seen.
 pub(crate) struct Wait {
     began: Instant,
-    /// When it has seen last that something passes.
-    moved_at: Instant,
+    /// What had passed then.
     passed: u64,
 }
 
 impl Wait {
     /// Returns true if the producer has to wait on.
-    pub(crate) fn goes_on(&mut self, pressure: &Backpressure, flow: Flow) -> bool {
-        let now = Instant::now();
+    pub(crate) fn goes_on(&self, pressure: &Backpressure, flow: Flow) -> bool {
         if flow.passed != self.passed {
             // Something passes, so the bound falls back.
-            (self.moved_at, self.passed) = (now, flow.passed);
             pressure.allowed.store(pressure.limit, Ordering::Relaxed);
-        } else if now - self.moved_at >= LONGEST {
-            // Nothing passes, so the bound doubles. So a consumer that stands still (because it was stopped, or is
+        } else if self.is_over() {
+            // Nothing has passed, so the bound doubles. So a consumer that stands still (because it was stopped, or is
             // blocked by the very thread that waits) costs its producers a few waits, and not one wait for each call.
             pressure.allowed.fetch_max(2 * flow.ahead, Ordering::Relaxed);
         }

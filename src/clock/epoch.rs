@@ -11,13 +11,10 @@
 
 use std::time::{Duration, Instant};
 
-use super::timeline::{Origin, after};
-
+use super::tick::nanos;
 /// The instant from which a layer counts.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Epoch(Origin);
-
-const NANOS: u64 = 1_000_000_000;
+pub(crate) use super::timeline::Origin as Epoch;
+use super::timeline::after;
 
 impl Epoch {
     /// The number of the origin.
@@ -25,32 +22,27 @@ impl Epoch {
 
     /// Up to this number each one is a nanosecond, and from there on each one is a second. It is a whole number of seconds
     /// after the origin, so those that begin at the origin keep being whole.
-    const FAR: u64 = Epoch::START + Epoch::FAR_SECONDS * NANOS;
+    const FAR: u64 = Epoch::START + Epoch::FAR_SECONDS * 1_000_000_000;
     const FAR_SECONDS: u64 = 4_611_686_018;
 
     /// All numbers are below this one. The last one stands for 292 billion years.
     const END: u64 = Epoch::FAR + (1 << 63) - 2;
 
-    pub(crate) fn new(origin: Instant) -> Epoch {
-        Epoch(Origin::new(origin))
-    }
-
     /// Returns the number of a deadline. It has passed when the clock has come to that number.
     #[inline]
     pub(crate) fn number(self, instant: Instant) -> u64 {
-        let nanos = self.0.nanos_to(instant).filter(|nanos| *nanos < Epoch::FAR - Epoch::START);
+        let nanos = self.nanos_to(instant).filter(|nanos| *nanos < Epoch::FAR - Epoch::START);
         nanos.map_or_else(|| self.number_by_arithmetic(instant), |nanos| Epoch::START + nanos)
     }
 
     #[cold]
     fn number_by_arithmetic(self, instant: Instant) -> u64 {
-        let Some(ahead) = instant.checked_duration_since(self.0.at) else {
-            let nanos = self.0.at.saturating_duration_since(instant).as_nanos();
-            return Epoch::START.saturating_sub(nanos.try_into().unwrap_or(u64::MAX));
+        let Some(ahead) = instant.checked_duration_since(self.at) else {
+            let ago = nanos(self.at.saturating_duration_since(instant));
+            return Epoch::START.saturating_sub(ago);
         };
         let beyond = ahead.saturating_sub(Duration::from_secs(Epoch::FAR_SECONDS));
-        let near = ahead.saturating_sub(beyond);
-        let number = Epoch::START + near.as_secs() * NANOS + u64::from(near.subsec_nanos());
+        let number = Epoch::START + nanos(ahead.saturating_sub(beyond));
         let seconds = beyond.as_secs().saturating_add(u64::from(beyond.subsec_nanos() > 0));
         number.saturating_add(seconds).min(Epoch::END - 1)
     }
@@ -66,11 +58,11 @@ impl Epoch {
     #[inline]
     pub(crate) fn instant(self, number: u64) -> Instant {
         let Some(ahead) = number.checked_sub(Epoch::START) else {
-            return self.0.before(Duration::from_nanos(Epoch::START - number));
+            return self.before(Duration::from_nanos(Epoch::START - number));
         };
         let exact = Duration::from_nanos(ahead.min(Epoch::FAR - Epoch::START));
         let seconds = Duration::from_secs(number.saturating_sub(Epoch::FAR));
-        after(self.0.at, exact.saturating_add(seconds))
+        after(self.at, exact.saturating_add(seconds))
     }
 }
 

@@ -3,6 +3,7 @@
 //! A wake that comes before the sleep ends it (WAKE-3). The page [`waking`](crate::docs::waking) tells until when a thread
 //! sleeps, and who wakes it.
 
+use std::mem;
 use std::sync::{Arc, PoisonError};
 use std::task::{Wake, Waker};
 use std::time::Duration;
@@ -26,6 +27,8 @@ struct Parker {
 #[derive(Default)]
 struct ParkerState {
     token: bool,
+    /// There was a wake since the last call of [`Sleeper::take_woken`]. A sleep leaves it.
+    is_woken: bool,
     is_on_timer: bool,
 }
 
@@ -115,6 +118,22 @@ impl Sleeper {
         }
     }
 
+    /// Returns true if a waker has woken it since the last call, also if a sleep has taken the token. Then no token is left.
+    pub(crate) fn take_woken(&self) -> bool {
+        let mut state = lock(&self.0.state);
+        state.token = false;
+        mem::take(&mut state.is_woken)
+    }
+
+    pub(crate) fn is_woken(&self) -> bool {
+        lock(&self.0.state).is_woken
+    }
+
+    /// Returns how many wakers there are.
+    pub(crate) fn wakers(&self) -> usize {
+        Arc::strong_count(&self.0) - 1
+    }
+
     /// Returns a waker that ends the sleep, from any thread.
     pub fn waker(&self) -> Waker {
         Waker::from(Arc::clone(&self.0))
@@ -134,6 +153,7 @@ impl Wake for Parker {
         let mut state = lock(&self.state);
         // It stays for a sleep that comes later (WAKE-3).
         state.token = true;
+        state.is_woken = true;
         let is_on_timer = state.is_on_timer;
         drop(state);
         match self.timer.get() {

@@ -5,7 +5,7 @@
 //! moment too. A [`Tick`] counts whole ticks on the timeline.
 //!
 //! ```text
-//!   0 ............... bias ........................................... u64::MAX
+//!   0 .............. start ........................................... u64::MAX
 //!   the timeline begins |  the scheduler was built; a tick border   [`Moment::NEVER`]
 //! ```
 //!

@@ -25,8 +25,9 @@ const LONGEST_TICK: u64 = 1 << 59;
 pub(crate) struct Timeline {
     built: Origin,
     /// The moment of `built`. A multiple of the tick, so that ticks are counted from the build.
-    bias: u64,
-    tick: NonZeroU64,
+    pub(crate) start: Moment,
+    /// The length of a tick, in nanoseconds.
+    pub(crate) tick: NonZeroU64,
 }
 
 impl Timeline {
@@ -34,33 +35,23 @@ impl Timeline {
     pub(crate) fn new(built: Instant, tick: Duration) -> Option<Timeline> {
         let tick = NonZeroU64::new(nanos(tick).min(LONGEST_TICK))?;
         // A multiple of the tick, so the first tick ends one tick after the build.
-        let bias = BEFORE_THE_BUILD.div_ceil(tick.get()) * tick.get();
-        Some(Timeline { built: Origin::new(built), bias, tick })
-    }
-
-    /// Returns the moment when the scheduler was built.
-    pub(crate) fn start(&self) -> Moment {
-        Moment(self.bias)
-    }
-
-    /// Returns the length of a tick in nanoseconds.
-    pub(crate) fn tick_nanos(&self) -> NonZeroU64 {
-        self.tick
+        let start = Moment(BEFORE_THE_BUILD.div_ceil(tick.get()) * tick.get());
+        Some(Timeline { built: Origin::new(built), start, tick })
     }
 
     /// Returns the moment of an instant.
     #[inline]
     pub(crate) fn moment(&self, instant: Instant) -> Moment {
         match self.built.nanos_to(instant) {
-            Some(since) => Moment(self.bias.saturating_add(since)),
+            Some(since) => self.start.after_nanos(since),
             None => self.moment_by_arithmetic(instant),
         }
     }
 
     fn moment_by_arithmetic(&self, instant: Instant) -> Moment {
         match instant.checked_duration_since(self.built.at) {
-            Some(elapsed) => self.start().after(elapsed),
-            None => Moment(self.bias.saturating_sub(nanos(self.built.at - instant))),
+            Some(elapsed) => self.start.after(elapsed),
+            None => Moment(self.start.0.saturating_sub(nanos(self.built.at - instant))),
         }
     }
 
@@ -86,11 +77,10 @@ impl Timeline {
         if moment == Moment::NEVER {
             return farthest(self.built.at);
         }
-        let start = self.start();
-        if moment >= start {
-            after(self.built.at, moment.since(start))
+        if moment >= self.start {
+            after(self.built.at, moment.since(self.start))
         } else {
-            self.built.before(start.since(moment))
+            self.built.before(self.start.since(moment))
         }
     }
 
@@ -146,21 +136,17 @@ impl Origin {
 /// The parts of an [`Instant`]: seconds and nanoseconds from some origin, on the systems that we know.
 #[derive(Clone, Copy, Debug, Default)]
 struct Parts {
-    seconds: i64,
+    seconds: u64,
     nanos: u32,
     /// The instant has other parts than these.
     is_unknown: bool,
 }
 
 impl Hasher for Parts {
-    #[inline]
-    fn write_i64(&mut self, seconds: i64) {
-        self.seconds = seconds;
-    }
-
+    /// Also of an `i64`, which the default of its method passes on.
     #[inline]
     fn write_u64(&mut self, seconds: u64) {
-        self.seconds = i64::from_ne_bytes(seconds.to_ne_bytes());
+        self.seconds = seconds;
     }
 
     #[inline]
@@ -205,11 +191,10 @@ impl Parts {
     fn nanos_since(self, origin: Parts) -> Option<u64> {
         // The range is checked first, so the rest cannot overflow. A difference that wraps is out of the range.
         let seconds = self.seconds.wrapping_sub(origin.seconds);
-        if !(0..1 << 33).contains(&seconds) {
+        if seconds >= 1 << 33 {
             return None;
         }
-        let nanos = seconds * 1_000_000_000 + i64::from(self.nanos) - i64::from(origin.nanos);
-        u64::try_from(nanos).ok()
+        (seconds * 1_000_000_000 + u64::from(self.nanos)).checked_sub(u64::from(origin.nanos))
     }
 }
 
@@ -246,7 +231,7 @@ mod tests {
     #[test]
     fn s01_a_deadline_is_rounded_up_to_its_tick() {
         let line = timeline(Duration::from_millis(1));
-        let start = line.start();
+        let start = line.start;
         assert_eq!(line.end_of(line.covering(start)), start);
         for delay in [1, 999_999, 1_000_000] {
             let end = line.end_of(line.covering(start.after_nanos(delay)));
@@ -276,7 +261,7 @@ mod tests {
     fn s04_a_moment_after_the_end_of_the_timeline_is_never() {
         for tick in [Duration::from_nanos(1), Duration::from_millis(1), Duration::MAX] {
             let line = timeline(tick);
-            assert_eq!(line.start().after(Duration::MAX), Moment::NEVER);
+            assert_eq!(line.start.after(Duration::MAX), Moment::NEVER);
             assert!(line.instant(Moment::NEVER) > line.built.at + Duration::from_secs(1 << 33));
             assert!(line.end_of(line.covering(Moment::NEVER)) >= Moment(u64::MAX - (1 << 60)));
         }
@@ -287,10 +272,10 @@ mod tests {
         let line = timeline(Duration::from_millis(3));
         let ago = Duration::from_millis(5);
         let before = line.built.at.checked_sub(ago).expect("the machine has been up that long");
-        assert_eq!(line.start().since(line.moment(before)), Duration::from_millis(5));
+        assert_eq!(line.start.since(line.moment(before)), Duration::from_millis(5));
         assert_eq!(line.instant(line.moment(before)), before);
         assert_eq!(
-            line.instant(line.start().after_nanos(7)),
+            line.instant(line.start.after_nanos(7)),
             line.built.at + Duration::from_nanos(7)
         );
     }

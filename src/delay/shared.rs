@@ -61,7 +61,7 @@ use crate::clock::tick::Moment;
 use crate::clock::timeline::Timeline;
 use crate::platform::cpu::prefetch;
 use crate::platform::panics::quietly;
-use crate::platform::sync::{AtomicU64, IS_MODEL, Mutex, MutexGuard, Ordering, local, lock};
+use crate::platform::sync::{AtomicU64, IS_MODEL, Mutex, MutexGuard, Ordering, lock, thread_local};
 use crate::wake::wait_list::{Ticket, WaitList};
 use crate::wake::{AWAKE, asleep};
 
@@ -115,7 +115,7 @@ impl<K, V> Shared<K, V> {
         // The length of a tick does not matter: no deadline is rounded here.
         let tick = Duration::from_millis(1);
         let timeline = Timeline::new(scheduler.now(), tick).expect("above zero");
-        let start = timeline.start();
+        let start = timeline.start;
         let shard = |_| CachePadded::new(Mutex::new(Items::new(start)));
         let by_clock = scheduler.tells_calls_apart();
         let (firsts, line) = (Firsts::new(*SHARDS), WaitList::new());
@@ -384,9 +384,9 @@ impl<K: Hash, V> Shared<K, V> {
     }
 }
 
-local! {
+thread_local! {
     /// The addresses of the queues whose `with` has called a closure on this thread, the innermost last.
-    INSIDE: RefCell<Vec<usize>> = RefCell::new(Vec::new())
+    static INSIDE: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
 /// The time in a closure of `with`.

@@ -6,7 +6,6 @@
 //! another scheduler, which keeps its holder.
 
 use std::sync::Arc;
-use std::task::Waker;
 use std::time::Instant;
 
 use super::shared::{Shared, with_lane};
@@ -16,7 +15,7 @@ use crate::clock::repeat::Period;
 use crate::clock::tick::{Moment, Times};
 use crate::engine::intake::Intake;
 use crate::engine::intake::lane::{Filled, Record};
-use crate::engine::slots::{Content, Wake, task};
+use crate::engine::slots::{Content, task};
 use crate::error::{Refused, ScheduleError};
 use crate::executor::numbered::NumberedExecutor;
 use crate::platform::panics::quietly;
@@ -183,7 +182,7 @@ impl Shared {
 
     /// Takes a waker in.
     #[inline(always)]
-    #[expect(clippy::inline_always, reason = "see `Alarm::new`")]
+    #[expect(clippy::inline_always, reason = "see `Scheduler::alarm`")]
     pub(crate) fn wake_at<T: Content>(
         &self,
         times: Times,
@@ -204,26 +203,19 @@ impl Shared {
         })
     }
 
-    /// Like `wake_at`, for a caller that has read the clock a moment ago. A clock that does not run by itself is read
-    /// again: it costs little, and a test that moves the clock by hand relies on it.
+    /// Returns the times of a waker, by a clock that was read a moment ago. A clock that does not run by itself is read again:
+    /// it costs little, and a test that moves the clock by hand relies on it.
     #[inline(always)]
-    #[expect(clippy::inline_always, reason = "see `Alarm::new`")]
-    pub(crate) fn wake_at_since(
-        &self,
-        read: Instant,
-        instant: Instant,
-        waker: &Waker,
-    ) -> Result<WakeAt, ScheduleError> {
+    #[expect(clippy::inline_always, reason = "see `Scheduler::alarm`")]
+    pub(crate) fn times_since(&self, read: Instant, instant: Instant) -> Times {
         let deadline = self.watch.timeline.moment(instant);
         // A deadline at or before the reading may have passed by now, and needs a reading that is exact.
-        let times = if !self.watch.is_in_real_time || deadline <= self.watch.timeline.moment(read) {
-            self.watch.at(instant)
-        } else {
-            // The caller's reading may lie ahead of the clock, so it cannot be the stamp: stamps in a lane never go
-            // down, and later records would have to wait for it. The reading of the last turn is never ahead.
-            Times { now: Moment(self.intake.reading_of_last_turn()), deadline }
-        };
-        self.wake_at(times, || Wake::<true>(waker.clone()))
+        if !self.watch.is_in_real_time || deadline <= self.watch.timeline.moment(read) {
+            return self.watch.at(instant);
+        }
+        // The caller's reading may lie ahead of the clock, so it cannot be the stamp: stamps in a lane never go down, and
+        // later records would have to wait for it. The reading of the last turn is never ahead.
+        Times { now: Moment(self.intake.reading_of_last_turn()), deadline }
     }
 
     /// Counts a task that `is_counted` towards the limit. Refuses it if the scheduler is closed or full.

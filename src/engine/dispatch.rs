@@ -12,8 +12,7 @@ use crate::clock::tick::Times;
 use crate::engine::slots::closure::Named;
 use crate::engine::slots::deadline::{self, CameOut};
 use crate::engine::slots::task;
-use crate::executor::DueTask;
-use crate::executor::due::GivenBack;
+use crate::executor::due::{Closure, GivenBack};
 use crate::executor::numbered::NumberedExecutor;
 use crate::observe::trace;
 use crate::platform::panics::quietly;
@@ -171,16 +170,15 @@ impl Engine {
         // What was refused is taken back already, from the executor that had it.
         executor.backlog.take_back(self.batch.len());
         executor.backlog.count_done(self.batch.over);
-        let GivenBack { refused, of_others, for_good } = self.batch.settle();
+        let GivenBack { refused, of_none, for_good } = self.batch.settle();
         // It is the executor of this batch that says so, whosever task it gives back.
         if for_good {
             self.retries.of(executor).has_refused_for_good = true;
         }
-        let mut count = refused.len();
+        let count = refused.len() + of_none.len();
         self.queue_refused(executor, refused);
-        // An executor that serves several schedulers may give back another one's task.
-        for task in of_others {
-            self.shared.hooks.catch(|| count += usize::from(self.send_home(executor, task)));
+        for (name, task) in of_none {
+            self.adopt(executor, Named { name, task });
         }
         if count > 0 {
             self.shared.rejected.add(count as u64);
@@ -209,17 +207,15 @@ impl Engine {
         }
     }
 
-    /// Gives a task that an executor gave back here to its own scheduler. One without a scheduler is scheduled here, because
-    /// nobody else would run it, and true is returned. If there is no room, it is dropped.
-    fn send_home(&self, by: &Arc<NumberedExecutor>, task: DueTask) -> bool {
-        let Some((name, task)) = task.go_home() else { return false };
+    /// Schedules a task that belongs to no scheduler and that this executor has refused, because nobody else would run it. If
+    /// there is no room, drops it.
+    fn adopt(&self, by: &Arc<NumberedExecutor>, task: Named<Closure>) {
         let now = self.shared.try_now().unwrap_or(self.now);
         // With the longest pause, because it may be a closure around a task that this executor refuses again and again.
         let times = Times { now, deadline: now.after_nanos(LONGEST_PAUSE_NANOS) };
         let own = (by.number != 0).then_some(by);
-        let admitted = self.shared.admit(times, Named { name, task }, None, own);
+        let admitted = self.shared.admit(times, task, None, own);
         quietly(|| drop(admitted));
-        true
     }
 
     // ----- retries -------------------------------------------------------------------------

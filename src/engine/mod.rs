@@ -145,7 +145,7 @@ impl Engine {
         let executor = NumberedExecutor::of_scheduler(executor, Arc::clone(&shared.backlog));
         Engine {
             batch: DueBatch::new(Arc::<Shared>::clone(&shared)),
-            wheel: Buckets::new(wheel_size.min(MOST_BUCKETS), timeline.tick_nanos(), passed),
+            wheel: Buckets::new(wheel_size.min(MOST_BUCKETS), timeline.tick, passed),
             shared,
             now,
             is_blind: false,

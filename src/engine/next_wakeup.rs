@@ -198,7 +198,7 @@ impl Engine {
         match self.precision {
             // All that is due in the tick that ends at `at` is served then.
             Precision::Tick => {
-                Moment(at.0.saturating_sub(self.shared.watch.timeline.tick_nanos().get() - 1))
+                Moment(at.0.saturating_sub(self.shared.watch.timeline.tick.get() - 1))
             }
             Precision::Exact => at,
         }

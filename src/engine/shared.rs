@@ -37,7 +37,7 @@ use crate::executor::numbered::ExecutorTable;
 use crate::observe::Hooks;
 use crate::observe::stats::{Counter, Stats};
 use crate::platform::panics::quietly;
-use crate::platform::sync::{Ordering, local, lock_std};
+use crate::platform::sync::{Ordering, lock_std, thread_local};
 use crate::wake::doorbell::Doorbell;
 use crate::wheel::entry::SchedulerId;
 
@@ -265,7 +265,7 @@ pub(super) struct Held {
 /// All lanes of this thread. The one that was used last is in front.
 struct Lanes(RefCell<Vec<Held>>);
 
-local!(LANES: Lanes = Lanes(RefCell::new(Vec::new())));
+thread_local!(static LANES: Lanes = const { Lanes(RefCell::new(Vec::new())) });
 
 impl Drop for Lanes {
     /// Leaves the lanes to other threads.

@@ -37,9 +37,7 @@ use crate::engine::slots::state::Word;
 use crate::engine::slots::task::{self, Leftover};
 use crate::engine::slots::{Phase, deadline};
 use crate::platform::panics::quietly;
-use crate::platform::sync::{
-    AtomicBool, Condvar, IS_MODEL, InOrder, Mutex, MutexGuard, Ordering, lock,
-};
+use crate::platform::sync::{AtomicBool, Condvar, IS_MODEL, Mutex, MutexGuard, Ordering, lock};
 use crate::wheel::entry::TaskKey;
 
 /// What is to be done with a leftover that was taken in its run. It is carried out behind that run.
@@ -222,7 +220,7 @@ impl Termination {
     /// Notes that the scheduler stops: nothing is accepted from now on.
     pub(crate) fn begin(&self) {
         // In one order with the looks at series in their runs (END-5).
-        self.is_closing.store_in_order(true);
+        self.is_closing.store(true, Ordering::SeqCst);
     }
 
     /// Acquire: pairs with the store in `begin`.
@@ -233,7 +231,7 @@ impl Termination {
 
     /// Like [`is_closing`](Termination::is_closing), in one order with `begin` (END-5).
     pub(crate) fn is_closing_in_order(&self) -> bool {
-        self.is_closing.load_in_order()
+        self.is_closing.load(Ordering::SeqCst)
     }
 
     // ----- those that may take the leftovers -----------------------------------------------

@@ -4,15 +4,15 @@
 use std::cell::{Cell, RefCell};
 
 use crate::backpressure::Wait;
-use crate::platform::sync::{Mutex, global, local, lock};
+use crate::platform::sync::{Mutex, global, lock, thread_local};
 use crate::wheel::entry::{SchedulerId, TaskKey};
 
 // ----- back-pressure -----------------------------------------------------------------------------
 
-local!(
+thread_local! {
     /// The schedulers that hold the wakers of this thread back (PRESSURE-3).
-    WAITS: RefCell<Vec<(SchedulerId, Wait)>> = RefCell::new(Vec::new())
-);
+    static WAITS: RefCell<Vec<(SchedulerId, Wait)>> = const { RefCell::new(Vec::new()) };
+}
 
 /// Returns true if some scheduler holds the wakers of this thread back.
 #[inline]
@@ -52,11 +52,11 @@ struct Here {
     has_polled: Cell<bool>,
 }
 
-local!(HERE: Here = Here { run: Cell::new(None), has_polled: Cell::new(false) });
-local!(
+thread_local! {
+    static HERE: Here = const { Here { run: Cell::new(None), has_polled: Cell::new(false) } };
     /// The tasks that it runs around that one.
-    OUTER: RefCell<Vec<Run>> = RefCell::new(Vec::new())
-);
+    static OUTER: RefCell<Vec<Run>> = const { RefCell::new(Vec::new()) };
+}
 
 fn current() -> Option<Run> {
     HERE.with(|here| here.run.get())
@@ -167,10 +167,10 @@ pub(super) fn holds_up(key: TaskKey) -> bool {
 
 // ----- turns -----------------------------------------------------------------------------------
 
-local!(
+thread_local! {
     /// The schedulers whose engines this thread turns, the innermost last.
-    TURNING: RefCell<Vec<SchedulerId>> = RefCell::new(Vec::new())
-);
+    static TURNING: RefCell<Vec<SchedulerId>> = const { RefCell::new(Vec::new()) };
+}
 
 /// Marks the calling thread as the one that turns this scheduler's engine, until it is dropped.
 pub(crate) struct TurningMark(());

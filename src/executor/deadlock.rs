@@ -25,16 +25,17 @@
 //! that scheduler. It is a deadlock if no other thread can wake the future. That is so if each clone of its waker is in
 //! such a timer.
 //!
-//! - DEADLOCK-1 A timer is counted after its waker was cloned, and discounted before that clone is given away or
-//!   dropped. The number of clones is read before the number of timers. So a clone outside of the timers is never taken
-//!   for one that is in a timer.
+//! - DEADLOCK-1 A timer that only the blocked thread can serve has a clone of another waker, [`OwnTimers`]. An owner that takes
+//!   it out of the timer gets a clone of the future's waker, which is made before that of [`OwnTimers`] is dropped. The
+//!   clones of the former are counted before those of the latter. So one outside of the timers is never overlooked.
 
 use std::cell::{Cell, RefCell};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Mutex};
 use std::task::{Wake, Waker};
-use std::thread::{self, Thread, ThreadId};
+use std::thread::{self, ThreadId};
 
+use crate::clock::parking::Sleeper;
 use crate::platform::sync::lock_std;
 
 // ----- joins -------------------------------------------------------------------------------
@@ -92,19 +93,12 @@ impl PoolThreads {
     }
 }
 
-/// A guard: the calling thread runs a task until it is dropped.
-pub(crate) struct RunsTask(());
-
-/// Notes that the calling thread runs the task at this address, until the guard is dropped.
-pub(crate) fn runs(task: usize) -> RunsTask {
+/// Calls `run`, which does not unwind. In the meantime the calling thread is known to run the task at this address.
+pub(crate) fn while_running<R>(task: usize, run: impl FnOnce() -> R) -> R {
     let _ = TASKS.try_with(|tasks| tasks.borrow_mut().push(task));
-    RunsTask(())
-}
-
-impl Drop for RunsTask {
-    fn drop(&mut self) {
-        let _ = TASKS.try_with(|tasks| tasks.borrow_mut().pop());
-    }
+    let result = run();
+    let _ = TASKS.try_with(|tasks| tasks.borrow_mut().pop());
+    result
 }
 
 /// All waits of pool threads that have no timeout. A thread that waits with a timeout will go on.
@@ -196,124 +190,88 @@ fn is_stuck(waits: &[PoolWait], first: &PoolWait) -> bool {
 
 // ----- timers ------------------------------------------------------------------------------
 
-/// A thread that polls a future and sleeps in between.
-pub(crate) struct Blocked {
-    thread: Thread,
-    /// Pairs a Release in `wake` with the Acquire in `sleep`: the next poll sees what was done before the wake-up.
-    is_woken: AtomicBool,
-    /// How many clones of the waker are in timers that only this thread can serve (DEADLOCK-1).
-    own_timers: AtomicUsize,
-    /// One of those may have rung, and has no clone any more, but is counted until its owner drops it. Until none is left,
-    /// nobody can tell its clone from one that another thread has. Relaxed: only this thread uses it.
-    may_have_rung: AtomicBool,
+/// Wakes a blocked thread, for the timers that only this thread can serve. Each of those has one clone of this, in place of
+/// the waker of the future. So the clones of that waker which are left are outside of such timers.
+pub(crate) struct OwnTimers(Waker);
+
+impl Wake for OwnTimers {
+    fn wake(self: Arc<Self>) {
+        self.0.wake_by_ref();
+    }
+}
+
+impl OwnTimers {
+    /// Returns the waker for a timer in place of `waker`. `None` if the calling thread does not block with this one, or if
+    /// another thread serves the timer.
+    #[inline]
+    pub(crate) fn of(
+        waker: &Waker,
+        is_served_here: impl FnOnce() -> bool,
+    ) -> Option<Arc<OwnTimers>> {
+        // A clone of a waker has the same data. Only the innermost call sleeps. The others wait for it, so their wakers
+        // need not be known.
+        let is_mine = |own: &&Arc<OwnTimers>| own.0.data() == waker.data();
+        let mine = |all: &RefCell<Vec<_>>| all.borrow().last().filter(is_mine).cloned();
+        BLOCKED.try_with(mine).ok()?.filter(|_| is_served_here())
+    }
+
+    /// Returns the waker of the future.
+    pub(crate) fn waker(&self) -> Waker {
+        self.0.clone()
+    }
 }
 
 thread_local! {
-    /// The calls of `block_on` that the calling thread is in, the innermost last, by the address of each one's waker.
-    static BLOCKED: RefCell<Vec<(usize, Weak<Blocked>)>> = const { RefCell::new(Vec::new()) };
+    /// The calls of `block_on` that the calling thread is in, the innermost last.
+    static BLOCKED: RefCell<Vec<Arc<OwnTimers>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// A guard: the calling thread is in a [`block_on`](crate::future::block_on) until it is dropped.
 pub(crate) struct Blocking {
-    blocked: Arc<Blocked>,
+    sleeper: Sleeper,
     pub(crate) waker: Waker,
+    own_timers: Arc<OwnTimers>,
 }
 
 impl Blocking {
     pub(crate) fn new() -> Blocking {
-        let blocked = Arc::new(Blocked {
-            thread: thread::current(),
-            is_woken: AtomicBool::new(false),
-            own_timers: AtomicUsize::new(0),
-            may_have_rung: AtomicBool::new(false),
-        });
-        // The waker is known by its address, because a clone has the same data.
-        let waker = Waker::from(Arc::clone(&blocked));
-        let entry = (waker.data().addr(), Arc::downgrade(&blocked));
-        let _ = BLOCKED.try_with(|all| all.borrow_mut().push(entry));
-        Blocking { blocked, waker }
+        let sleeper = Sleeper::new();
+        let waker = sleeper.waker();
+        let own_timers = Arc::new(OwnTimers(waker.clone()));
+        let _ = BLOCKED.try_with(|all| all.borrow_mut().push(Arc::clone(&own_timers)));
+        Blocking { sleeper, waker, own_timers }
     }
 
     /// Returns true if the future was woken since the last sleep.
     pub(crate) fn is_woken(&self) -> bool {
-        self.blocked.is_woken.load(Ordering::Relaxed) // `sleep` takes it, with an Acquire
+        self.sleeper.is_woken()
     }
 
     /// Sleeps until the future is woken. Returns false at once if no other thread could wake it.
     pub(crate) fn sleep(&self) -> bool {
         let is_alone = self.is_alone();
-        // `park` may return early, and a wake-up that came before this call has set the flag.
-        while !self.blocked.is_woken.swap(false, Ordering::Acquire) {
+        // A sleep may return early, and a wake-up may have come before this call.
+        while !self.sleeper.take_woken() {
             if is_alone {
                 return false;
             }
-            thread::park();
+            self.sleeper.sleep();
         }
         true
     }
 
     /// Returns true if each clone of the waker is in a timer that only this thread can serve.
     fn is_alone(&self) -> bool {
-        // The clones before the timers (DEADLOCK-1). Two are in `self`, and two in each timer: waker and `OwnTimer`.
-        let clones = Arc::strong_count(&self.blocked);
+        // The clones before the timers (DEADLOCK-1). Two of the first are here, and two of the others: in `self` and the list.
+        let others = self.sleeper.wakers() - 2;
         fence(Ordering::Acquire); // pairs with the Release of a clone's drop, which may follow a wake-up
-        let timers = self.blocked.own_timers.load(Ordering::Acquire);
-        if timers == 0 {
-            self.blocked.may_have_rung.store(false, Ordering::Relaxed);
-            return false;
-        }
-        clones == 2 + 2 * timers && !self.blocked.may_have_rung.load(Ordering::Relaxed)
+        others == 0 && Arc::strong_count(&self.own_timers) > 2
     }
 }
 
 impl Drop for Blocking {
     fn drop(&mut self) {
         let _ = BLOCKED.try_with(|all| all.borrow_mut().pop());
-    }
-}
-
-impl Wake for Blocked {
-    fn wake(self: Arc<Self>) {
-        // As a timer wakes that this thread has served.
-        if thread::current().id() == self.thread.id() {
-            self.may_have_rung.store(true, Ordering::Relaxed);
-        }
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        // The flag comes first, because `unpark` may also end a sleep of other code on that thread, or of none.
-        self.is_woken.store(true, Ordering::Release);
-        self.thread.unpark();
-    }
-}
-
-/// Counts a timer that has a clone of a blocked thread's waker, and that only this thread can serve.
-pub(crate) struct OwnTimer(Arc<Blocked>);
-
-impl OwnTimer {
-    /// Counts a timer that has a clone of `waker`. Returns `None` if the calling thread does not poll with this waker,
-    /// or if another thread serves the timer.
-    #[inline]
-    pub(crate) fn note(waker: &Waker, is_served_here: impl FnOnce() -> bool) -> Option<OwnTimer> {
-        let is_mine = |entry: &&(usize, _)| entry.0 == waker.data().addr();
-        // Only the innermost call sleeps. The others wait for it, so their wakers need not be known.
-        let mine = |all: &RefCell<Vec<(usize, Weak<_>)>>| {
-            Some(all.borrow().last().filter(is_mine)?.1.clone())
-        };
-        let mine = BLOCKED.try_with(mine).ok()?.filter(|_| is_served_here());
-        let blocked: Arc<Blocked> = mine?.upgrade()?;
-        // After the clone of the waker (DEADLOCK-1). Pairs with the Acquire in `sleep`.
-        blocked.own_timers.fetch_add(1, Ordering::AcqRel);
-        Some(OwnTimer(blocked))
-    }
-}
-
-impl Drop for OwnTimer {
-    fn drop(&mut self) {
-        // Before the clone of the waker is dropped (DEADLOCK-1). Pairs with the Acquire in `sleep`.
-        let before = self.0.own_timers.fetch_sub(1, Ordering::AcqRel);
-        debug_assert!(before > 0, "each timer was counted");
     }
 }
 
@@ -360,23 +318,35 @@ mod tests {
         assert!(!is_stuck(&waits));
     }
 
-    /// It is counted until its owner drops it. Its clone must not be taken for one that another thread has.
+    /// The clone that it had must not be taken for one that is in another timer.
     #[test]
     fn a_timer_that_has_rung_makes_nobody_alone() {
         let blocking = Blocking::new();
-        let (in_a_timer, elsewhere) = (blocking.waker.clone(), blocking.waker.clone());
-        let timer = OwnTimer::note(&in_a_timer, || true);
-        assert!(timer.is_some() && !blocking.is_alone());
+        let timer = || Waker::from(OwnTimers::of(&blocking.waker, || true).expect("it is mine"));
+        let (in_a_timer, elsewhere) = (timer(), blocking.waker.clone());
+        assert!(!blocking.is_alone());
         drop(elsewhere);
         assert!(blocking.is_alone());
         let elsewhere = blocking.waker.clone();
         in_a_timer.wake();
-        assert!(!blocking.is_alone());
-        drop((timer, elsewhere));
+        assert!(!blocking.is_alone() && blocking.sleep(), "it was woken");
+        drop(elsewhere);
         assert!(!blocking.is_alone(), "nothing is left");
-        let in_a_timer = blocking.waker.clone();
-        let _timer = OwnTimer::note(&in_a_timer, || true);
-        assert!(blocking.is_alone());
+        let _in_a_timer = timer();
+        assert!(blocking.is_alone() && !blocking.sleep());
+    }
+
+    /// An owner that takes the waker out of its timer may give it to another thread.
+    #[test]
+    fn a_waker_that_was_taken_out_of_a_timer_is_outside_of_it() {
+        let blocking = Blocking::new();
+        let own = OwnTimers::of(&blocking.waker, || true).expect("it is mine");
+        let outside = own.waker();
+        assert!(outside.will_wake(&blocking.waker));
+        drop(own);
+        assert!(!blocking.is_alone());
+        outside.wake();
+        assert!(blocking.sleep());
     }
 
     #[test]

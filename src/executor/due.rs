@@ -17,7 +17,7 @@ use crate::platform::panics::quietly;
 use crate::wheel::Timed;
 use crate::wheel::entry::Entry;
 
-type Closure = Box<dyn FnOnce() + Send>;
+pub(crate) type Closure = Box<dyn FnOnce() + Send>;
 
 /// The scheduler that a due task belongs to. The engine implements it, so this module does not depend on the engine.
 pub(crate) trait TaskOwner: Send + Sync {
@@ -237,39 +237,6 @@ impl DueTask {
             Inner::Wrapped { task, .. } => task.name(),
         }
     }
-
-    /// Gives a task back to its scheduler, which hands it over again. Returns the name and the closure of one that belongs
-    /// to none.
-    pub(crate) fn go_home(self) -> Option<(&'static str, Closure)> {
-        match self.0 {
-            Inner::Scheduled(mut task) => {
-                task.is_settled = true;
-                task.origin.count_refused();
-                task.origin.owner.hand_over_again(task.entry);
-                None
-            }
-            Inner::Standalone { name, task, .. } => {
-                Some((name, task.into_inner().unwrap_or_else(PoisonError::into_inner)))
-            }
-            Inner::Wrapped { .. } => None, // a batch has taken its layers off
-        }
-    }
-
-    /// Takes all layers off. Returns the entry of a task of this owner, or the task itself if it belongs to another one.
-    fn into_entry(mut self, owner: &Arc<dyn TaskOwner>) -> Result<Entry, DueTask> {
-        while let Inner::Wrapped { task, run } = self.0 {
-            self = *task;
-            quietly(|| drop(run)); // user code
-        }
-        match self.0 {
-            Inner::Scheduled(mut task) if Arc::ptr_eq(&task.origin.owner, owner) => {
-                task.is_settled = true;
-                task.origin.count_refused(); // by the executor that has it, which need not be that of the batch
-                Ok(task.entry)
-            }
-            other => Err(DueTask(other)),
-        }
-    }
 }
 
 impl_debug!(DueTask, self,
@@ -427,8 +394,8 @@ pub struct DueBatch {
 #[derive(Default)]
 pub(crate) struct GivenBack {
     pub(crate) refused: Vec<Entry>,
-    /// Tasks of other schedulers, or of none.
-    pub(crate) of_others: Vec<DueTask>,
+    /// Names and closures of tasks that belong to no scheduler.
+    pub(crate) of_none: Vec<(&'static str, Closure)>,
     /// It has refused for good.
     pub(crate) for_good: bool,
 }
@@ -462,10 +429,26 @@ impl DueBatch {
     /// [layers](DueTask::wrap). A task that belongs to no scheduler is scheduled here, for this executor, 100 ms from now.
     pub fn reject(&mut self, rejected: Rejected) {
         self.given_back.for_good |= rejected.is_for_good();
-        // An executor that serves several schedulers may reject a task here that came in the batch of another one.
-        match rejected.into_task().into_entry(&self.origin.owner) {
-            Ok(due) => self.given_back.refused.push(due),
-            Err(other) => self.given_back.of_others.push(other),
+        let Rejected { task, refusal } = rejected;
+        match task.0 {
+            Inner::Scheduled(mut task) => {
+                task.is_settled = true;
+                task.origin.count_refused(); // by the executor that has it, which need not be that of the batch
+                // An executor that serves several schedulers may reject a task here that came in the batch of another one.
+                if Arc::ptr_eq(&task.origin.owner, &self.origin.owner) {
+                    self.given_back.refused.push(task.entry);
+                } else {
+                    task.origin.owner.hand_over_again(task.entry);
+                }
+            }
+            Inner::Standalone { name, task, .. } => {
+                let task = task.into_inner().unwrap_or_else(PoisonError::into_inner);
+                self.given_back.of_none.push((name, task));
+            }
+            Inner::Wrapped { task, run } => {
+                quietly(|| drop(run)); // user code
+                self.reject(Rejected { task: *task, refusal });
+            }
         }
     }
 

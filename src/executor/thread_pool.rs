@@ -164,21 +164,21 @@ impl ThreadPool {
 
     // ----- tasks come in -------------------------------------------------------------------
 
-    /// Queues work. Returns it with the refusal if the pool is shut down, or has no thread and none can be started.
-    fn push(&self, work: Work) -> Result<(), (Work, Refusal)> {
+    /// Locks the queue for work that comes in, and calls `add` with it. Refuses if the pool is shut down, or has no thread and
+    /// none can be started.
+    fn push(&self, add: impl FnOnce(&mut Queue)) -> Result<(), Refusal> {
         let mut queue = lock_std(&self.shared.queue);
         if queue.is_closing {
             let goes_on_here = self.shared.threads.has_this_thread();
             let finishing = Refusal::Finishing { goes_on_here };
-            let refusal = if queue.is_terminated() { Refusal::ForGood } else { finishing };
-            return Err((work, refusal));
+            return Err(if queue.is_terminated() { Refusal::ForGood } else { finishing });
         }
         // With at least one thread the work waits in the queue, however few the system starts.
         let is_first = queue.threads == 0;
         if is_first && !self.shared.start_thread(&mut queue) {
-            return Err((work, Refusal::ForNow));
+            return Err(Refusal::ForNow);
         }
-        queue.work.push_back(work);
+        add(&mut queue);
         // One worker only, which wakes the next one. So the tick thread wakes at most one thread per batch.
         if !is_first {
             self.shared.wake_another(queue);
@@ -198,34 +198,30 @@ impl Executor for ThreadPool {
     /// Refuses a task [for good](Rejected::for_good) if the pool is [shut down](ThreadPool::shutdown), and for now if it has
     /// no thread and the system does not start one.
     fn execute(&self, task: DueTask) -> Result<(), Rejected> {
-        match self.push(Work::Task(task)) {
-            Err((Work::Task(task), refusal)) => Err(Rejected { task, refusal }),
-            _ => Ok(()),
-        }
+        let mut task = Some(task);
+        let pushed = self.push(|queue| queue.work.extend(task.take().map(Work::Task)));
+        pushed.map_err(|refusal| Rejected { task: task.expect("it was not taken"), refusal })
     }
 
     fn execute_batch(&self, batch: &mut DueBatch) {
-        // A batch of one needs no counter and no list.
-        if batch.len() == 1 {
-            if let Some(Err(rejected)) = batch.next().map(|task| self.execute(task)) {
-                batch.reject(rejected);
-            }
-            return;
-        }
         if batch.is_empty() {
             return; // others have taken its tasks
         }
-        // The entries are copied into a batch of our own, because the engine fills its own anew at once.
-        let mut queued = lock_std(&self.shared.queue).spare.pop().unwrap_or_default();
-        let fill = Arc::get_mut(&mut queued).expect("nobody else has a spare batch");
-        fill.origin = Some(batch.take_all(&mut fill.due));
-        if let Err((Work::Batch(refused), refusal)) = self.push(Work::Batch(queued)) {
-            // Each task goes back as refused. If the pool has no thread, the engine offers it again.
-            let Some(origin) = &refused.origin else { return };
-            for due in &refused.due {
-                let task = DueTask::scheduled(origin.clone(), *due);
-                batch.reject(Rejected { task, refusal });
+        let pushed = self.push(|queue| {
+            // A batch of one needs no counter and no list.
+            if batch.len() == 1 {
+                return queue.work.extend(batch.next().map(Work::Task));
             }
+            // The entries are copied into a batch of our own, because the engine fills its own anew at once.
+            let mut queued = queue.spare.pop().unwrap_or_default();
+            let fill = Arc::get_mut(&mut queued).expect("nobody else has a spare batch");
+            fill.origin = Some(batch.take_all(&mut fill.due));
+            queue.work.push_back(Work::Batch(queued));
+        });
+        if let Err(refusal) = pushed {
+            // One task is enough to tell for how long. Those that stay in the batch are refused too.
+            let refused = batch.next().map(|task| Rejected { task, refusal });
+            refused.into_iter().for_each(|refused| batch.reject(refused));
         }
     }
 

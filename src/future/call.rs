@@ -13,7 +13,7 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use crate::clock::timeline::after;
-use crate::executor::deadlock::{Waiting, runs, wait_for};
+use crate::executor::deadlock::{Waiting, wait_for, while_running};
 use crate::platform::panics::Delivered;
 use crate::pool::{JoinError, Joinable, PanicPayload, ResultCell, ScheduledFuture};
 use crate::{Cancellable, PanicHook, Scheduler};
@@ -70,8 +70,8 @@ struct CallTask<T, F> {
 impl<T, F: FnOnce() -> T> CallTask<T, F> {
     fn run(self) {
         let CallTask { f, call } = self;
-        let _runs = runs(Arc::as_ptr(&call.0).addr());
-        match catch_unwind(AssertUnwindSafe(f)) {
+        let ran = || catch_unwind(AssertUnwindSafe(f));
+        match while_running(Arc::as_ptr(&call.0).addr(), ran) {
             Ok(value) => resolve(&call.0, Ok(value)),
             Err(panic) => {
                 let payload = PanicPayload::new(panic);

@@ -67,7 +67,7 @@ impl<T: Send + 'static, F: FnOnce() -> T + Send + 'static> Work for Once<F> {
 
     fn run(work: &mut Option<Self>, _hook: &PanicHook) -> ControlFlow<T> {
         let Once { f, span } = take(work);
-        ControlFlow::Break(if let Some(span) = span { span.run(f) } else { f() })
+        ControlFlow::Break(if let Some(span) = span { span.in_scope(f) } else { f() })
     }
 }
 

@@ -29,7 +29,7 @@ use crate::Repeat;
 use crate::job::{Owner, Ran};
 use crate::platform::impls::impl_debug;
 use crate::platform::panics::caught;
-use crate::platform::sync::{AtomicBool, local};
+use crate::platform::sync::{AtomicBool, thread_local};
 
 /// How many cancelled tasks one call skips at most.
 const MAX_SKIPPED: usize = 64;
@@ -402,9 +402,7 @@ impl LoopCore {
 
 // ----- the loop of a thread ---------------------------------------------------------------
 
-local!(
-    CURRENT: RefCell<Option<CurrentLoop>> = RefCell::new(None)
-);
+thread_local!(static CURRENT: RefCell<Option<CurrentLoop>> = const { RefCell::new(None) });
 
 /// Closes the loop of a thread that ends while the loop is bound to it.
 struct CurrentLoop(Rc<LoopCore>);

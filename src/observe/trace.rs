@@ -19,22 +19,13 @@ pub(crate) use switch::{CurrentSpan, current_span, in_a_root_span, panicked, rej
 
 #[cfg(feature = "tracing")]
 mod on {
-    use tracing::Span;
-
     /// The span in which a task is scheduled.
-    pub(crate) struct CurrentSpan(Span);
-
-    impl CurrentSpan {
-        pub(crate) fn run<R>(&self, task: impl FnOnce() -> R) -> R {
-            self.0.in_scope(task)
-        }
-    }
+    pub(crate) use tracing::Span as CurrentSpan;
 
     /// Returns the span that the calling thread is in, if any.
     #[inline]
     pub(crate) fn current_span() -> Option<CurrentSpan> {
-        let span = Span::current();
-        (!span.is_none()).then_some(CurrentSpan(span))
+        Some(CurrentSpan::current()).filter(|span| !span.is_none())
     }
 
     /// Makes one run of a series, in a root span of its own.
@@ -60,7 +51,7 @@ mod off {
     pub(crate) enum CurrentSpan {}
 
     impl CurrentSpan {
-        pub(crate) fn run<R>(&self, _: impl FnOnce() -> R) -> R {
+        pub(crate) fn in_scope<R>(&self, _: impl FnOnce() -> R) -> R {
             match *self {}
         }
     }

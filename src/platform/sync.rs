@@ -7,13 +7,15 @@
 //! **Orders that all threads agree on.** One thread writes `a` and then reads `b`, another
 //! writes `b` and then reads `a`, and at least one of them has to see the write of the other. `Acquire` and
 //! `Release` do not suffice for that; it takes `SeqCst`. loom treats `SeqCst` accesses as `AcqRel` ones, and supports
-//! `SeqCst` only in fences. So such accesses go through [`InOrder`]. In a model it puts a fence between
-//! the write and the load, but only if both are made in order. So a model fails if one of them is weakened.
+//! `SeqCst` only in fences. So the atomics of a model put a fence between the write and the load, but only if both are
+//! `SeqCst`. So a model fails if one of them is weakened.
 
+#[cfg(all(test, loom))]
+pub(crate) use self::model::{AtomicBool, AtomicU64, thread_local};
 #[cfg(all(test, loom))]
 pub(crate) use loom::{
     cell::UnsafeCell,
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    sync::atomic::Ordering,
     sync::{Condvar, Mutex, MutexGuard},
 };
 
@@ -23,10 +25,11 @@ pub(crate) use self::real::UnsafeCell;
 pub(crate) use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
     sync::{Condvar, Mutex, MutexGuard},
+    thread_local,
 };
 
 use std::io;
-use std::sync::{PoisonError, TryLockError};
+use std::sync::PoisonError;
 
 /// `in_models!` keeps an item only in a loom model, `outside_models!` only outside of one.
 macro_rules! in_models {
@@ -63,15 +66,6 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Like [`lock`], for a mutex that stays std's in a model.
 pub(crate) fn lock_std<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Like [`lock_std`], without a wait. Returns `None` if another thread has it.
-pub(crate) fn try_lock_std<T>(mutex: &std::sync::Mutex<T>) -> Option<std::sync::MutexGuard<'_, T>> {
-    match mutex.try_lock() {
-        Ok(guard) => Some(guard),
-        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-        Err(TryLockError::WouldBlock) => None,
-    }
 }
 
 /// The patience of a thread that waits for another one, which will be done in some instructions.
@@ -118,87 +112,6 @@ macro_rules! global {
 }
 pub(crate) use global;
 
-/// Defines a thread-local. In a model, each thread of the model has its own.
-macro_rules! local {
-    ($(#[$meta:meta])* $name:ident: $kind:ty = $value:expr) => {
-        #[cfg(not(all(test, loom)))]
-        std::thread_local! {
-            $(#[$meta])*
-            static $name: $kind = const { $value };
-        }
-        #[cfg(all(test, loom))]
-        loom::thread_local! {
-            static $name: $kind = $value;
-        }
-    };
-}
-pub(crate) use local;
-
-/// Accesses in one order that all threads agree on: a write, and then a load of another atomic. A read-modify-write counts
-/// as a write.
-pub(crate) trait InOrder<T> {
-    /// Loads, after the caller's own write in order.
-    fn load_in_order(&self) -> T;
-    /// Stores, before the caller's own load in order.
-    fn store_in_order(&self, value: T);
-    fn swap_in_order(&self, value: T) -> T;
-    /// `Err` has the present value, loaded Acquire.
-    fn exchange_in_order(&self, from: T, to: T) -> Result<T, T>;
-}
-
-macro_rules! in_order {
-    ($atomic:ty, $value:ty) => {
-        impl InOrder<$value> for $atomic {
-            #[inline]
-            fn load_in_order(&self) -> $value {
-                load_in_models();
-                self.load(Ordering::SeqCst)
-            }
-
-            #[inline]
-            fn store_in_order(&self, value: $value) {
-                write_in_models();
-                self.store(value, Ordering::SeqCst);
-            }
-
-            #[inline]
-            fn swap_in_order(&self, value: $value) -> $value {
-                write_in_models();
-                self.swap(value, Ordering::SeqCst)
-            }
-
-            #[inline]
-            fn exchange_in_order(&self, from: $value, to: $value) -> Result<$value, $value> {
-                write_in_models();
-                self.compare_exchange(from, to, Ordering::SeqCst, Ordering::Acquire)
-            }
-        }
-    };
-}
-in_order!(AtomicU64, u64);
-in_order!(AtomicBool, bool);
-
-#[cfg(all(test, loom))]
-loom::thread_local! {
-    /// True if this thread has made a write in order, and no load in order since.
-    static HAS_WRITTEN: std::cell::Cell<bool> = std::cell::Cell::new(false);
-}
-
-#[inline]
-fn write_in_models() {
-    #[cfg(all(test, loom))]
-    let _ = HAS_WRITTEN.try_with(|written| written.set(true));
-}
-
-/// Puts a fence before a load in order that follows a write in order.
-#[inline]
-fn load_in_models() {
-    #[cfg(all(test, loom))]
-    if HAS_WRITTEN.try_with(|written| written.replace(false)).unwrap_or(true) {
-        loom::sync::atomic::fence(Ordering::SeqCst);
-    }
-}
-
 #[cfg(not(all(test, loom)))]
 mod real {
     /// std's cell with the interface of loom's, which lends a pointer to a closure.
@@ -211,4 +124,93 @@ mod real {
             f(self.0.get())
         }
     }
+}
+
+/// loom's atomics, with a fence before each `SeqCst` load that follows a `SeqCst` write of the same thread. A
+/// read-modify-write counts as a write.
+#[cfg(all(test, loom))]
+mod model {
+    use std::cell::Cell;
+    use std::ops::Deref;
+
+    use loom::sync::atomic::{self, Ordering, fence};
+
+    loom::thread_local! {
+        /// True if this thread has made a `SeqCst` write, and no `SeqCst` load since.
+        static HAS_WRITTEN: Cell<bool> = Cell::new(false);
+    }
+
+    fn write(order: Ordering) {
+        if order == Ordering::SeqCst {
+            let _ = HAS_WRITTEN.try_with(|written| written.set(true));
+        }
+    }
+
+    fn load(order: Ordering) {
+        let has_written = || HAS_WRITTEN.try_with(|written| written.replace(false)).unwrap_or(true);
+        if order == Ordering::SeqCst && has_written() {
+            fence(Ordering::SeqCst);
+        }
+    }
+
+    macro_rules! atomic {
+        ($name:ident, $value:ty) => {
+            #[derive(Debug, Default)]
+            pub(crate) struct $name(atomic::$name);
+
+            #[allow(dead_code, reason = "some accesses are made to one of them only")]
+            impl $name {
+                pub(crate) fn new(value: $value) -> $name {
+                    $name(atomic::$name::new(value))
+                }
+
+                pub(crate) fn load(&self, order: Ordering) -> $value {
+                    load(order);
+                    self.0.load(order)
+                }
+
+                pub(crate) fn store(&self, value: $value, order: Ordering) {
+                    write(order);
+                    self.0.store(value, order);
+                }
+
+                pub(crate) fn swap(&self, value: $value, order: Ordering) -> $value {
+                    write(order);
+                    self.0.swap(value, order)
+                }
+
+                pub(crate) fn compare_exchange(
+                    &self,
+                    from: $value,
+                    to: $value,
+                    success: Ordering,
+                    failure: Ordering,
+                ) -> Result<$value, $value> {
+                    write(success);
+                    self.0.compare_exchange(from, to, success, failure)
+                }
+            }
+
+            /// To the other accesses, which are in no such order.
+            impl Deref for $name {
+                type Target = atomic::$name;
+
+                fn deref(&self) -> &atomic::$name {
+                    &self.0
+                }
+            }
+        };
+    }
+    atomic!(AtomicU64, u64);
+    atomic!(AtomicBool, bool);
+
+    /// loom's thread-locals, in the words of std's. Each thread of a model has its own.
+    macro_rules! of_each_thread {
+        ($($(#[$meta:meta])* static $name:ident: $kind:ty = const $value:block);* $(;)?) => {
+            loom::thread_local! {
+                $(static $name: $kind = $value;)*
+            }
+        };
+    }
+    pub(crate) use of_each_thread as thread_local;
 }

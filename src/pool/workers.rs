@@ -27,7 +27,7 @@ use std::time::Duration;
 use super::builder::PoolBuilder;
 use super::shared::{QueuedTask, Shared};
 use super::task;
-use crate::executor::deadlock::{PoolThreads, runs};
+use crate::executor::deadlock::{PoolThreads, while_running};
 use crate::platform::panics::{caught, discard, quietly, rest_blind};
 use crate::platform::sync::lock_std;
 
@@ -198,8 +198,8 @@ impl Worker {
             match self.next_task() {
                 Ok(Some(task)) => {
                     is_blind = false;
-                    let _runs = runs(Arc::as_ptr(&task).cast::<()>().addr());
-                    task::run(&self.shared, task);
+                    let address = Arc::as_ptr(&task).cast::<()>().addr();
+                    while_running(address, || task::run(&self.shared, task));
                 }
                 Ok(None) => return,
                 Err(()) if is_blind => rest_blind(),

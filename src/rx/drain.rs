@@ -43,7 +43,7 @@ use super::timer::{RunOrDrop, Timers, after, cancel_timer, global_timers};
 use super::worker::TaskQueue;
 use crate::job::{Next, Ran};
 use crate::platform::panics::caught;
-use crate::platform::sync::{Mutex, Ordering, local, lock};
+use crate::platform::sync::{Mutex, Ordering, lock, thread_local};
 use crate::{Cancellable, DueTask, Executor, PanicHook, ScheduleExt};
 
 /// How many tasks a drain runs before it lets other workers have the thread.
@@ -75,15 +75,12 @@ pub(super) struct ThreadState {
     hands_over: bool,
 }
 
-local!(
-    STATE: Cell<ThreadState> =
-        Cell::new(ThreadState { is_draining: false, is_inline: false, hands_over: false })
-);
-
-local!(
+thread_local! {
+    static STATE: Cell<ThreadState> =
+        const { Cell::new(ThreadState { is_draining: false, is_inline: false, hands_over: false }) };
     /// The drains that wait for the outermost inline drain of this thread (DRAIN-2).
-    WAITING: RefCell<VecDeque<Drain>> = RefCell::new(VecDeque::new())
-);
+    static WAITING: RefCell<VecDeque<Drain>> = const { RefCell::new(VecDeque::new()) };
+}
 
 pub(super) fn this_thread() -> ThreadState {
     STATE.try_with(Cell::get).unwrap_or_default()

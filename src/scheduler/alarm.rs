@@ -8,16 +8,17 @@
 //!   that finds the alarm pending will be woken after that look. A thread that finds it over, or that was woken, finds
 //!   its end counted.
 
+use std::sync::{Arc, Weak};
 use std::task::Waker;
 use std::time::Instant;
 
 use super::{Scheduler, in_force};
+use crate::clock::tick::Times;
 use crate::engine::admit::WakeAt;
 use crate::engine::handles;
-use crate::engine::shared::Shared;
 use crate::engine::slots::{Thrown, Wake, task};
 use crate::error::ScheduleError;
-use crate::executor::deadlock::OwnTimer;
+use crate::executor::deadlock::OwnTimers;
 use crate::platform::impls::impl_debug;
 use crate::platform::panics::caught;
 use crate::wheel::entry::{SchedulerId, TaskKey};
@@ -67,9 +68,7 @@ impl Scheduler {
     ///
     /// [`ScheduleError::Closed`] and [`ScheduleError::Full`].
     pub fn wake_at(&self, instant: Instant, waker: &Waker) -> Result<Option<Alarm>, ScheduleError> {
-        let times = self.shared().watch.at(instant);
-        let woken = self.shared().wake_at(times, || Wake::<true>(waker.clone()))?;
-        Ok(Alarm::new(woken, self.shared(), waker, true))
+        self.alarm::<true>(self.shared().watch.at(instant), waker)
     }
 
     /// Like [`wake_at`](Scheduler::wake_at), for an alarm that is counted nowhere: not in
@@ -101,9 +100,7 @@ impl Scheduler {
         instant: Instant,
         waker: &Waker,
     ) -> Result<Option<Alarm>, ScheduleError> {
-        let times = self.shared().watch.at(instant);
-        let woken = self.shared().wake_at(times, || Wake::<false>(waker.clone()))?;
-        Ok(Alarm::new(woken, self.shared(), waker, false))
+        self.alarm::<false>(self.shared().watch.at(instant), waker)
     }
 
     /// Like [`wake_at`](Scheduler::wake_at), for a caller that has just read the scheduler's clock and saves a second
@@ -116,15 +113,43 @@ impl Scheduler {
     ///
     /// The errors of [`wake_at`](Scheduler::wake_at).
     #[inline(always)]
-    #[expect(clippy::inline_always, reason = "see `Alarm::new`")]
+    #[expect(clippy::inline_always, reason = "see `alarm`")]
     pub(crate) fn wake_at_since(
         &self,
         read: Instant,
         instant: Instant,
         waker: &Waker,
     ) -> Result<Option<Alarm>, ScheduleError> {
-        let woken = self.shared().wake_at_since(read, instant, waker)?;
-        Ok(Alarm::new(woken, self.shared(), waker, true))
+        self.alarm::<true>(self.shared().times_since(read, instant), waker)
+    }
+
+    /// Sets an alarm. Inlined, with its callers, so that the parts of an alarm are not written to memory and read back in
+    /// other sizes, for which the processor waits. It saves a sixth of the time of a timeout that is set and dropped.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "measured: row S4-pending of `benches/peers`")]
+    fn alarm<const COUNTED: bool>(
+        &self,
+        times: Times,
+        waker: &Waker,
+    ) -> Result<Option<Alarm>, ScheduleError> {
+        let (shared, mut own) = (self.shared(), None);
+        let kept = || {
+            // A thread that blocks on this alarm would wait for ever if nobody but the thread itself can serve it.
+            let own_timers = OwnTimers::of(waker, || in_force::is_served_here(shared));
+            own = own_timers.as_ref().map(Arc::downgrade);
+            Wake::<COUNTED>(own_timers.map_or_else(|| waker.clone(), Waker::from))
+        };
+        let key = match shared.wake_at(times, kept)? {
+            WakeAt::Now => return Ok(None),
+            WakeAt::Pending(key) => key,
+            WakeAt::Later => {
+                // The engine is far behind, so the waker is not kept. The task polls again, and its thread never
+                // sleeps here (PRESSURE-3).
+                waker.wake_by_ref();
+                TaskKey::NONE
+            }
+        };
+        Ok(Some(Alarm { key, target: target(waker), is_counted: COUNTED, own }))
     }
 
     /// Returns true if the calling thread is inside a turn of this scheduler: on the tick thread, or below a call of
@@ -157,8 +182,8 @@ pub struct Alarm {
     target: (usize, usize),
     /// It counts as a task of the scheduler.
     is_counted: bool,
-    /// Counts this alarm for the detection of deadlocks, until its waker is given back or dropped.
-    own_timer: Option<OwnTimer>,
+    /// If only the thread that waits for it can serve it: where its waker comes from.
+    own: Option<Weak<OwnTimers>>,
 }
 
 /// Returns the addresses of a waker's data and vtable.
@@ -167,28 +192,6 @@ fn target(waker: &Waker) -> (usize, usize) {
 }
 
 impl Alarm {
-    /// Makes an alarm of what has become of its waker. Inlined, with its callers, so that the parts of an alarm are not
-    /// written to memory and read back in other sizes, for which the processor waits. It saves a sixth of the time of a
-    /// timeout that is set and dropped.
-    #[inline(always)]
-    #[expect(clippy::inline_always, reason = "measured: row S4-pending of `benches/peers`")]
-    fn new(woken: WakeAt, scheduler: &Shared, waker: &Waker, is_counted: bool) -> Option<Alarm> {
-        let (key, own_timer) = match woken {
-            WakeAt::Now => return None,
-            // A thread that blocks on this alarm would wait for ever if nobody but the thread itself can serve it.
-            WakeAt::Pending(key) => {
-                (key, OwnTimer::note(waker, || in_force::is_served_here(scheduler)))
-            }
-            WakeAt::Later => {
-                // The engine is far behind, so the waker is not kept. The task polls again, and its thread never
-                // sleeps here (PRESSURE-3).
-                waker.wake_by_ref();
-                (TaskKey::NONE, None)
-            }
-        };
-        Some(Alarm { key, target: target(waker), is_counted, own_timer })
-    }
-
     /// Returns true if the waker is still to be woken. Then it will be woken after this call, at the instant or when
     /// the scheduler ends.
     pub fn is_pending(&self) -> bool {
@@ -206,13 +209,14 @@ impl Alarm {
     /// Cancels the alarm, and returns the waker. Returns `None` if it has been woken, or is just being woken.
     pub fn into_waker(mut self) -> Option<Waker> {
         // `Drop` will find that the alarm is cancelled already.
-        self.cancel().map(|(waker, _)| waker)
+        let (waker, _) = self.cancel()?;
+        let own = self.own.as_ref().and_then(Weak::upgrade);
+        Some(own.map_or(waker, |own| own.waker())) // before another thread can have it (DEADLOCK-1)
     }
 
     #[inline(always)]
-    #[expect(clippy::inline_always, reason = "see `new`")]
+    #[expect(clippy::inline_always, reason = "see `Scheduler::alarm`")]
     fn cancel(&mut self) -> Option<(Waker, SchedulerId)> {
-        self.own_timer = None; // before another thread can have the waker
         // Without a handle, the end of an alarm needs no note: `is_pending` looks at the holder.
         let (cancelled, scheduler) = task::cancel(self.key);
         let task = cancelled.ok()?;

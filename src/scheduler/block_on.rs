@@ -13,9 +13,7 @@
 
 use std::future::{Future, IntoFuture};
 use std::pin::pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use super::driver::Driver;
@@ -23,37 +21,16 @@ use super::in_force::{self, Guard, Guarded};
 use crate::clock::parking::Sleeper;
 use crate::error::Stalled;
 
-/// The waker of the future that blocks a thread, and what the thread sleeps with.
-#[derive(Default)]
-struct Woken {
-    /// The future was woken since its last poll. The swap that clears it acquires what the waker has released.
-    flag: AtomicBool,
-    sleeper: Sleeper,
-}
-
-impl Wake for Woken {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        self.flag.store(true, Ordering::Release);
-        self.sleeper.waker().wake();
-    }
-}
-
-impl Woken {
-    /// Waits until another thread wakes the future, for this long at most.
-    fn wait_for_others(&self, patience: Duration) {
-        let start = Instant::now();
-        // A sleep may return early. Relaxed: the swap that takes the flag acquires.
-        while !self.flag.load(Ordering::Relaxed) {
-            let left = patience.saturating_sub(start.elapsed());
-            if left.is_zero() {
-                break;
-            }
-            self.sleeper.sleep_for(left);
+/// Waits until another thread wakes the future, for this long at most.
+fn wait_for_others(sleeper: &Sleeper, patience: Duration) {
+    let start = Instant::now();
+    // A sleep may return early.
+    while !sleeper.is_woken() {
+        let left = patience.saturating_sub(start.elapsed());
+        if left.is_zero() {
+            break;
         }
+        sleeper.sleep_for(left);
     }
 }
 
@@ -146,13 +123,13 @@ impl Driver {
         // So that the functions of `time` inside of the future keep time by this driver.
         let _in_force = Guard::new(Guarded::Driven(self.shared.id, self.scheduler.clone()));
         let mut future = pin!(future.into_future());
-        let (woken, mut may_jump) = (Arc::<Woken>::default(), true);
-        let waker = Waker::from(Arc::clone(&woken));
+        let (sleeper, mut may_jump) = (Sleeper::new(), true);
+        let waker = sleeper.waker();
         let result = loop {
             if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
                 break Ok(output);
             }
-            if let Err(stalled) = self.wait(&woken, patience, &mut may_jump) {
+            if let Err(stalled) = self.wait(&sleeper, patience, &mut may_jump) {
                 break Err(stalled);
             }
         };
@@ -163,14 +140,19 @@ impl Driver {
     }
 
     /// Turns the scheduler until the future is woken. `may_jump`: it is the turn of the clock of `time::pause`.
-    fn wait(&self, woken: &Woken, patience: Duration, may_jump: &mut bool) -> Result<(), Stalled> {
+    fn wait(
+        &self,
+        sleeper: &Sleeper,
+        patience: Duration,
+        may_jump: &mut bool,
+    ) -> Result<(), Stalled> {
         loop {
             let mut next = self.turn(); // also if the future wakes itself each time
-            // The flag is cleared before the next poll, so a wake during that poll, or after it, is found here.
-            if woken.flag.swap(false, Ordering::Acquire) {
+            // Taken before the next poll, so a wake during that poll, or after it, is found here.
+            if sleeper.take_woken() {
                 return Ok(());
             }
-            if self.has_more(woken, next) {
+            if self.has_more(sleeper, next) {
                 continue;
             }
             // Two clocks that can be moved take turns, because on each of them a series may have no end.
@@ -183,19 +165,19 @@ impl Driver {
                 // It runs by itself. Another thread may schedule, so nothing is waited for in one go. If nothing is pending,
                 // this thread looks for that each millisecond.
                 match next {
-                    Some(next) => self.sleep_towards(next, &woken.sleeper),
-                    None => woken.sleeper.sleep_for(Duration::from_millis(1)),
+                    Some(next) => self.sleep_towards(next, sleeper),
+                    None => sleeper.sleep_for(Duration::from_millis(1)),
                 }
                 continue;
             }
             // Other threads may be about to wake the future, which takes real time. The clock must not jump before
             // that.
             if !patience.is_zero() {
-                woken.wait_for_others(patience);
+                wait_for_others(sleeper, patience);
                 next = self.turn(); // they may have scheduled something
             }
             match next {
-                _ if self.has_more(woken, next) => {}
+                _ if self.has_more(sleeper, next) => {}
                 Some(next) => _ = self.moves_clock_to(next),
                 // Nothing is pending, and nobody has woken the future in the time that the caller gives them.
                 None => {
@@ -207,9 +189,9 @@ impl Driver {
     }
 
     /// Returns true if the future was woken, or if something is due.
-    fn has_more(&self, woken: &Woken, next: Option<Instant>) -> bool {
+    fn has_more(&self, sleeper: &Sleeper, next: Option<Instant>) -> bool {
         // The future may also wait for a task that this driver runs, so what is due comes before a jump of the clock.
         let is_due = next.is_some_and(|next| next <= self.reading());
-        is_due || woken.flag.load(Ordering::Relaxed)
+        is_due || sleeper.is_woken()
     }
 }

@@ -269,7 +269,7 @@ impl Driver {
     /// Sleeps until this instant, or for a tick at most.
     pub(super) fn sleep_towards(&self, instant: Instant, sleeper: &Sleeper) {
         // Another thread may schedule a task in the meantime that is due earlier, and nothing wakes this sleep for it.
-        let tick = Duration::from_nanos(self.shared.watch.timeline.tick_nanos().get());
+        let tick = Duration::from_nanos(self.shared.watch.timeline.tick.get());
         let step = after(self.reading(), tick).min(instant);
         self.ask_clock(|clock| clock.sleep(sleeper, Some(step)));
     }

@@ -17,8 +17,8 @@
 //!   shared, or the clone sees in the word that the task was cancelled, and sets the shared outcome itself.
 //! - HANDLE-2 The holder forgets how a task ended when the slot is used again. A cancel that wins keeps the slot until it
 //!   has stored `cancelled` and the shared outcome, so a look that finds a later task has acquired these stores, and looks
-//!   at both once more. A cancel that dooms a series has no slot to keep. It stores `cancelled` in order, and the clone
-//!   loads it in order. Until that cancel returns, another handle may find the series done and not cancelled.
+//!   at both once more. A cancel that dooms a series has no slot to keep. Its store to `cancelled` and the clone's load are
+//!   `SeqCst`. Until that cancel returns, another handle may find the series done and not cancelled.
 
 use std::hash::{Hash, Hasher};
 use std::ptr;
@@ -31,7 +31,7 @@ use crate::engine::handles;
 use crate::engine::slots::state::NotEnded;
 use crate::engine::slots::{Phase, task};
 use crate::platform::impls::impl_debug;
-use crate::platform::sync::{AtomicBool, IS_MODEL, InOrder, Ordering};
+use crate::platform::sync::{AtomicBool, IS_MODEL, Ordering};
 use crate::wheel::entry::{SchedulerId, TaskKey};
 
 /// A handle to a scheduled task or series, which cancels it, or tells what has become of it.
@@ -375,7 +375,7 @@ impl TaskHandle {
             (Ok(task), scheduler) => (task, scheduler),
             (Err(NotEnded::Doomed), scheduler) => {
                 // A series, in its run. Pairs with the load in `is_cancelled` (HANDLE-2).
-                self.cancelled.store_in_order(true);
+                self.cancelled.store(true, Ordering::SeqCst);
                 self.tell_clones();
                 // It counts as pending in its runs too. The runner drops the closure.
                 handles::count_cancel::<true>(scheduler, true);
@@ -399,7 +399,7 @@ impl TaskHandle {
     /// Sets the shared outcome, if a clone has been made.
     fn tell_clones(&self) {
         // Pairs with the store in `clone` (HANDLE-1).
-        if self.is_shared.load_in_order() {
+        if self.is_shared.load(Ordering::SeqCst) {
             if let Some(outcome) = self.shared_outcome.get() {
                 outcome.store(true, Ordering::Relaxed);
             }
@@ -407,10 +407,10 @@ impl TaskHandle {
     }
 
     fn is_cancelled(&self) -> bool {
-        // The cheap looks first. In order, for the cancel of a series in its run, which keeps no slot (HANDLE-2).
+        // The cheap looks first. `SeqCst`, for the cancel of a series in its run, which keeps no slot (HANDLE-2).
         let is_noted = || {
             let shared = || self.shared_outcome.get().is_some_and(|it| it.load(Ordering::Relaxed));
-            self.cancelled.load_in_order() || shared()
+            self.cancelled.load(Ordering::SeqCst) || shared()
         };
         is_noted()
             || task::is_known_as_cancelled(self.key) // in order with every cancel (HANDLE-1)
@@ -433,7 +433,7 @@ impl Clone for TaskHandle {
         let outcome = self.shared_outcome.get_or_init(Box::default);
         // The outcome first, then the flag, then the look: a cancel that has not seen the flag is seen by the look
         // (HANDLE-1).
-        self.is_shared.store_in_order(true);
+        self.is_shared.store(true, Ordering::SeqCst);
         if self.is_cancelled() {
             outcome.store(true, Ordering::Relaxed);
         }

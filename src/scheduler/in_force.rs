@@ -332,10 +332,6 @@ impl Clock for Resumed {
         SystemClock.sleep(sleeper, left.map(|left| after(Instant::now(), left)));
     }
 
-    fn tells_calls_apart(&self) -> bool {
-        SystemClock.tells_calls_apart()
-    }
-
     fn runs_in_real_time(&self) -> bool {
         true
     }

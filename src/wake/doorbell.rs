@@ -19,7 +19,7 @@ use super::{AWAKE, asleep};
 use crate::clock::tick::Moment;
 use crate::platform::impls::impl_debug;
 use crate::platform::panics::quietly;
-use crate::platform::sync::{AtomicU64, InOrder, Mutex, Ordering, lock};
+use crate::platform::sync::{AtomicU64, Mutex, Ordering, lock};
 
 /// Wakes the thread that turns an engine, if that is worth it.
 pub(crate) struct Doorbell {
@@ -46,7 +46,7 @@ impl Doorbell {
     /// Lets everything ring from now on that is due before `threshold`. This is the sleeper's first step.
     pub(crate) fn arm(&self, threshold: Moment) {
         // The sleeper must look for tasks once more after this, and before it sleeps (WAKE-1).
-        self.threshold.store_in_order(asleep(threshold));
+        self.threshold.store(asleep(threshold), Ordering::SeqCst);
     }
 
     /// Lets nothing ring any more: the sleeper is awake.
@@ -60,7 +60,7 @@ impl Doorbell {
     #[inline]
     pub(crate) fn ring_if_earlier(&self, deadline: Moment, due_now: bool) {
         // After the publication, and in one order with it, with the sleeper's store and with its look (WAKE-1).
-        let threshold = self.threshold.load_in_order();
+        let threshold = self.threshold.load(Ordering::SeqCst);
         if threshold != AWAKE && (due_now || deadline.0 < threshold) {
             self.answer(threshold);
         }

@@ -3,12 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
 
 use crate::clock::parking::Sleeper;
 use crate::clock::tick::Moment;
-use crate::platform::sync::InOrder;
+use crate::platform::sync::{AtomicU64, Ordering};
 use crate::wake::doorbell::Doorbell;
 
 /// A producer publishes and rings, and the sleeper arms, looks, and sleeps (WAKE-1). A lost wake-up is a deadlock,
@@ -22,13 +21,13 @@ fn models_no_wake_up_is_lost() {
         let producer = {
             let (bell, published) = (Arc::clone(&bell), Arc::clone(&published));
             thread::spawn(move || {
-                published.store_in_order(1);
+                published.store(1, Ordering::SeqCst);
                 bell.ring_if_earlier(Moment(5), false);
             })
         };
         loop {
             bell.arm(Moment(10));
-            if published.load_in_order() == 1 {
+            if published.load(Ordering::SeqCst) == 1 {
                 break;
             }
             sleeper.sleep();
@@ -50,14 +49,14 @@ fn models_what_can_wait_hides_nothing() {
             let (bell, published) = (Arc::clone(&bell), Arc::clone(&published));
             thread::spawn(move || {
                 for (count, deadline) in [(1, 20), (2, 5)] {
-                    published.store_in_order(count);
+                    published.store(count, Ordering::SeqCst);
                     bell.ring_if_earlier(Moment(deadline), false);
                 }
             })
         };
         loop {
             bell.arm(Moment(10));
-            if published.load_in_order() == 2 {
+            if published.load(Ordering::SeqCst) == 2 {
                 break;
             }
             sleeper.sleep();

@@ -26,7 +26,7 @@ use crossbeam_utils::CachePadded;
 use crate::backpressure::PendingLimit;
 use crate::error::Refused;
 use crate::observe::stats::{Counter, Counts};
-use crate::platform::sync::{AtomicBool, AtomicU64, InOrder, LANE_BLOCK as BLOCK, Ordering};
+use crate::platform::sync::{AtomicBool, AtomicU64, LANE_BLOCK as BLOCK, Ordering};
 use crate::wheel::entry::Entry;
 
 /// The bit of `published` that says that the lane is closed (LANE-3).
@@ -131,7 +131,7 @@ impl Signals {
     /// Returns true if there are lanes on the ready list.
     pub(super) fn has_ready(&self) -> bool {
         // `SeqCst`, because it is also the sleeper's last look (WAKE-1).
-        self.ready.load_in_order() != 0
+        self.ready.load(Ordering::SeqCst) != 0
     }
 }
 
@@ -155,13 +155,15 @@ impl Lane {
     #[cold]
     fn enlist(&self) {
         self.listed.store(true, Ordering::Relaxed);
+        let name = self.number as u64 + 1;
         let mut head = self.signals.ready.load(Ordering::Relaxed); // the exchange tells if it has changed
         loop {
             self.next.store(head, Ordering::Relaxed);
             // A Release, for `listed` and `next`, which are Relaxed. It pairs with the Acquire in
             // `IntakeReader::open_ready`, also if other lanes come on top: each push continues the release sequence of
             // the one before. `SeqCst` for the reader's last look at the list (WAKE-1).
-            match self.signals.ready.exchange_in_order(head, self.number as u64 + 1) {
+            let (success, failure) = (Ordering::SeqCst, Ordering::Acquire);
+            match self.signals.ready.compare_exchange(head, name, success, failure) {
                 Ok(_) => return,
                 Err(now) => head = now,
             }
@@ -274,7 +276,7 @@ impl LaneWriter {
         self.block.put(index, record);
         // The one read-modify-write of a schedule. It publishes the record (LANE-1), it is the writer's half of the
         // sleep protocol (WAKE-4), and its old value tells of a close (LANE-3).
-        let before = self.lane.published.swap_in_order(self.published + 1);
+        let before = self.lane.published.swap(self.published + 1, Ordering::SeqCst);
         debug_assert_eq!(before & !CLOSED, self.published, "a lane has one writer at a time");
         if before & CLOSED != 0 {
             // Relaxed: nobody reads a closed lane any more.
@@ -282,7 +284,7 @@ impl LaneWriter {
             return Err(Refused);
         }
         self.published += 1;
-        if !self.lane.listed.load_in_order() {
+        if !self.lane.listed.load(Ordering::SeqCst) {
             self.lane.enlist();
         }
         Ok(filled)
@@ -333,7 +335,7 @@ impl LaneReader {
     /// Notes how much is published. If the lane was on the ready list, `listed` has been cleared before (WAKE-4). The
     /// load pairs with the swap in `LaneWriter::push` (LANE-1).
     pub(crate) fn look(&mut self) {
-        self.seen = self.lane.published.load_in_order() & !CLOSED;
+        self.seen = self.lane.published.load(Ordering::SeqCst) & !CLOSED;
     }
 
     /// Returns how many records were seen and not taken.

@@ -9,7 +9,7 @@ use std::collections::BinaryHeap;
 
 use super::Intake;
 use super::lane::{LaneReader, Record};
-use crate::platform::sync::{InOrder, Ordering, lock};
+use crate::platform::sync::{Ordering, lock};
 
 /// Writers are held back earlier, as soon as a turn leaves something that has waited for so many nanoseconds: the tick
 /// thread is slow then, for example because it runs tasks itself.
@@ -85,7 +85,7 @@ impl IntakeReader {
             // After `next` was read, because the writer may write it from now on (INTAKE-2). Before the look at the
             // lane, and both are `SeqCst`, so a writer that still finds the lane listed has published what the look
             // sees (WAKE-4).
-            reader.lane.listed.store_in_order(false);
+            reader.lane.listed.store(false, Ordering::SeqCst);
             if !reader.is_open {
                 reader.is_open = true;
                 self.open.push(number);

@@ -123,7 +123,7 @@ impl<T: Content> Content for InSpan<T> {
     }
 
     fn run_once(self) {
-        self.span.run(|| self.task.run_once());
+        self.span.in_scope(|| self.task.run_once());
     }
 }
 

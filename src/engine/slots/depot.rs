@@ -22,7 +22,7 @@ use std::sync::{LazyLock, Mutex as StdMutex};
 
 use super::blocks::{self, Block};
 use super::holder::{BLOCK_BITS, BLOCKS, PAGE};
-use crate::platform::sync::{MAGAZINE, Mutex, MutexGuard, Ordering, global, lock, try_lock_std};
+use crate::platform::sync::{MAGAZINE, Mutex, MutexGuard, Ordering, global, lock};
 
 const PAGES_PER_BLOCK: usize = (1 << BLOCK_BITS) / PAGE;
 
@@ -68,7 +68,7 @@ pub(crate) fn add_block_ahead() {
     if !IS_SHORT.load(Ordering::Relaxed) {
         return;
     }
-    let Some(_alone) = try_lock_std(&AHEAD) else { return }; // another tick thread is at it
+    let Ok(_alone) = AHEAD.try_lock() else { return }; // another tick thread is at it
     // A taker sets it again if this is not enough, or if the system has no memory now: once for each magazine, so the
     // system is not asked too often.
     IS_SHORT.store(false, Ordering::Relaxed);

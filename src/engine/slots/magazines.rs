@@ -16,7 +16,7 @@ use std::cell::RefCell;
 use super::blocks;
 use super::depot::depot;
 use super::holder::PAGE;
-use crate::platform::sync::{MAGAZINE, local};
+use crate::platform::sync::{MAGAZINE, thread_local};
 
 /// How many tasks ahead of its use a holder is fetched into the cache.
 const AHEAD: usize = 8;
@@ -27,7 +27,7 @@ const ROOM: usize = 2 * MAGAZINE;
 /// The free slots of this thread. The one that was given back last is taken first.
 struct Free(Vec<u32>);
 
-local!(CACHE: RefCell<Free> = RefCell::new(Free(Vec::new())));
+thread_local!(static CACHE: RefCell<Free> = const { RefCell::new(Free(Vec::new())) });
 
 impl Drop for Free {
     fn drop(&mut self) {

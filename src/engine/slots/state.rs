@@ -60,7 +60,7 @@
 //! the last task ended by a cancel.
 
 use crate::clock::repeat::Kind;
-use crate::platform::sync::{AtomicU64, InOrder, Ordering, Patience, in_models};
+use crate::platform::sync::{AtomicU64, Ordering, Patience, in_models};
 
 /// The state of a task: see the table above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -272,7 +272,7 @@ impl AtomicWord {
 
     /// Like [`load`](AtomicWord::load), and in one total order with every `cancel` (HANDLE-1 in `handle.rs`).
     pub(crate) fn load_in_order(&self) -> Word {
-        Word(self.0.load_in_order())
+        Word(self.0.load(Ordering::SeqCst))
     }
 
     /// `fill`: puts a task in. A store suffices, because only the owner of the free slot may call this, and stale
@@ -379,7 +379,8 @@ impl AtomicWord {
     /// caller then compares the birth (WORD-4).
     #[inline]
     fn exchange(&self, seen: Word, next: Word) -> Result<(), Word> {
-        self.0.exchange_in_order(seen.0, next.0).map(drop).map_err(Word)
+        let (success, failure) = (Ordering::SeqCst, Ordering::Acquire);
+        self.0.compare_exchange(seen.0, next.0, success, failure).map(drop).map_err(Word)
     }
 }
 

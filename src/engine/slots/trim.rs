@@ -18,7 +18,7 @@ use super::holder::{PAGE, TaskHolder, index_of};
 use super::magazines;
 use super::state::Word;
 use crate::platform::pages;
-use crate::platform::sync::{IS_MODEL, try_lock_std};
+use crate::platform::sync::IS_MODEL;
 
 /// The most pages that one slice of work gives back, and how many pages it looks at for each.
 const SLICE: usize = 64;
@@ -78,7 +78,7 @@ pub(crate) fn at_the_end() {
 fn start() {
     // This thread may have been idle since the peak, with the slots of whole pages in its magazines.
     magazines::flush();
-    if let Some(mut trimmer) = try_lock_std(&TRIMMER) {
+    if let Ok(mut trimmer) = TRIMMER.try_lock() {
         let mut depot = depot();
         *trimmer = Some(depot.pages());
         depot.trim_begins();
@@ -87,7 +87,7 @@ fn start() {
 
 /// Does a slice of the trim that is under way. Returns true if there is more to do.
 pub(crate) fn slice() -> bool {
-    let Some(mut trimmer) = try_lock_std(&TRIMMER) else { return false }; // another thread is at it
+    let Ok(mut trimmer) = TRIMMER.try_lock() else { return false }; // another thread is at it
     let Some(below) = *trimmer else { return false };
     // The depot is locked to take the pages out and to put them back, not while the system works.
     let (taken, below) = take_free_pages(&mut depot(), below);
