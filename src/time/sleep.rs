@@ -58,6 +58,8 @@ pub struct Sleep {
     is_fresh: bool,
     /// It was ready, and has not been reset since.
     is_over: bool,
+    /// It was reset at least once.
+    was_reset: bool,
 }
 
 /// How far ahead a sleep ends whose time is beyond the range of the clock: 30 years.
@@ -94,7 +96,8 @@ impl Sleep {
     }
 
     pub(super) fn at(source: TimeSource, deadline: StdInstant) -> Sleep {
-        Sleep { alarm: None, source, deadline, rings_at: deadline, is_fresh: false, is_over: false }
+        let (is_fresh, is_over, was_reset) = (false, false, false);
+        Sleep { alarm: None, source, deadline, rings_at: deadline, is_fresh, is_over, was_reset }
     }
 
     /// Returns the deadline.
@@ -104,10 +107,11 @@ impl Sleep {
 
     /// Returns true if the deadline has come and the sleep knows of it: its task was woken, or it was ready.
     ///
-    /// A sleep that was never polled has no timer, so it does not know.
+    /// A sleep that was never polled has no timer, so it does not know. After a [reset](Sleep::reset) it does, polled or not, as
+    /// in tokio.
     pub fn is_elapsed(&self) -> bool {
-        let has_rung = self.alarm.as_ref().is_some_and(|alarm| !alarm.is_pending());
-        self.is_over || has_rung && self.has_come()
+        let knows = self.alarm.as_ref().map_or(self.was_reset, |alarm| !alarm.is_pending());
+        self.is_over || knows && self.has_come()
     }
 
     /// Moves the deadline, even of a sleep that was ready. The task that waits for the sleep is woken at the new
@@ -131,8 +135,7 @@ impl Sleep {
 
     pub(super) fn move_to(&mut self, deadline: StdInstant) {
         self.deadline = deadline;
-        self.is_fresh = false;
-        self.is_over = false;
+        (self.is_fresh, self.is_over, self.was_reset) = (false, false, true);
         if self.alarm.is_none() || (self.rings_at <= deadline && !self.source.is_virtual()) {
             // The alarm stays, if there is one. It rings at the old time and causes one poll in vain, which sets the
             // next alarm. So it costs two stores to put off a timeout with every message. On a clock that does not run

@@ -106,6 +106,26 @@ fn a_sleep_that_was_ready_is_ready_until_it_is_reset() {
     assert_eq!(task.poll(&mut sleep), READY, "a close does not undo it");
 }
 
+/// As in tokio, whose reset registers a timer by itself.
+#[test]
+fn a_sleep_that_was_reset_knows_that_its_deadline_has_come() {
+    let ((scheduler, driver), task) = (driven(), Poller::new());
+    let mut new = scheduler.sleep(SECOND);
+    let mut over = waiting(&scheduler, &task, MILLI);
+    driver.advance(MILLI);
+    assert_eq!(task.poll(&mut over), READY);
+    for sleep in [&mut new, &mut over] {
+        reset(sleep, &scheduler, MILLI * 5);
+        assert!(!sleep.is_elapsed());
+    }
+    driver.advance(MILLI * 5);
+    assert!(new.is_elapsed() && over.is_elapsed(), "without a poll");
+    reset(&mut new, &scheduler, SECOND);
+    assert!(!new.is_elapsed());
+    reset(&mut new, &scheduler, Duration::ZERO);
+    assert!(new.is_elapsed() && task.poll(&mut new) == READY);
+}
+
 /// A sleep whose end is beyond the range of the clock takes 30 years, and a timeout has no end.
 #[test]
 fn s04_any_duration_is_taken() {
