@@ -12,6 +12,9 @@
 //! - FLOOR-3 The dispatcher lowers a floor to each earlier time of which it hears, and drops all floors when it does not
 //!   know what it has missed.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;

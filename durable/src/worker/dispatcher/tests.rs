@@ -1,0 +1,114 @@
+//! The dispatcher beside the other threads, step by step: the worker here has no threads, and its clock stands still. What could
+//! happen between two steps of a thread happens there, because the test does it at that moment.
+
+use std::sync::Mutex;
+
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+
+use super::super::WorkerBuilder;
+use super::*;
+use crate::failure::Retry;
+use crate::testing::{self, clock_of};
+use crate::timer::NewTimer;
+use crate::timers::Timers;
+
+/// A worker without threads.
+struct Still {
+    timers: Timers,
+    shared: Arc<Shared>,
+}
+
+impl Still {
+    fn new(build: impl FnOnce(WorkerBuilder) -> WorkerBuilder) -> Still {
+        let timers = testing::open().expect("it opens");
+        let store = Arc::clone(&timers.stores()[0]);
+        let clock = clock_of(&store.store().name()).expect("it is virtual");
+        let WorkerBuilder { kinds, settings, .. } = build(timers.worker());
+        let shared = Shared::new(store, kinds.into(), Arc::new(settings), &clock.scheduler, true);
+        let mut state = shared.state();
+        // As if all its threads were there, so none is started.
+        (0..shared.kinds.len())
+            .for_each(|kind| state.lines[kind].handlers = shared.threads_of(kind));
+        drop(state);
+        Still { timers, shared: Arc::new(shared) }
+    }
+
+    fn schedule(&self, kind: &str, key: &str) {
+        self.timers.schedule(&NewTimer::new(kind, key, Duration::ZERO)).expect("scheduled");
+    }
+
+    /// Takes the first job of a kind, as a thread does.
+    fn take_job(&self, kind: usize) -> Job {
+        self.shared.state().lines[kind].jobs.pop_front().expect("it was claimed")
+    }
+}
+
+/// Returns true if this worker claims whatever is due of a kind, in each of many slots (TURN-3).
+fn claims_all(dispatcher: &Dispatcher<'_>, kind: usize) -> bool {
+    let now = dispatcher.shared.scheduler.now();
+    let mut turns =
+        (0..100).map(|slot| dispatcher.turns.turn(kind, from_micros(slot * 20_000), now));
+    turns.all(|turn| turn == Turn::Mine)
+}
+
+#[test]
+fn a_claim_that_finds_nothing_ends_the_help_of_its_worker() {
+    let still = Still::new(|worker| {
+        let worker = worker.handle("mail", |_| Ok(()));
+        worker.handle("one", |_| Ok(())).at_most_in_all(1)
+    });
+    let mut dispatcher = Dispatcher::new(&still.shared, None);
+    let other = dispatcher.turns.me() ^ 1;
+    dispatcher.turns.set(&[(0, other), (1, other)]);
+    assert!(!claims_all(&dispatcher, 0), "there are turns");
+    let now = still.shared.scheduler.now();
+    dispatcher.turns.open(0, now);
+    dispatcher.turns.open(1, now);
+    still.schedule("mail", "1");
+    dispatcher.claim(0, 4).expect("a claim");
+    assert!(claims_all(&dispatcher, 0), "it has found something");
+    dispatcher.claim(0, 4).expect("a claim");
+    assert!(!claims_all(&dispatcher, 0), "the backlog is over");
+    // What the limits hold back is due all the same.
+    still.schedule("one", "1");
+    still.schedule("one", "2");
+    for _ in 0..2 {
+        dispatcher.claim(1, 4).expect("a claim");
+        assert!(claims_all(&dispatcher, 1));
+    }
+    assert_eq!(still.shared.stats().claimed, 2);
+}
+
+/// Calls the test when an attempt is told to have failed: its thread has settled the run by then, and not pushed the outcome.
+struct AsItFails<F>(Mutex<Option<F>>);
+
+impl<S: tracing::Subscriber, F: FnOnce() + Send + 'static> Layer<S> for AsItFails<F> {
+    fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
+        let is_failure = event.metadata().fields().field("reason").is_some();
+        let once = self.0.lock().expect("no panic").take_if(|_| is_failure);
+        once.into_iter().for_each(|then| then());
+    }
+}
+
+#[test]
+fn a_run_that_returns_as_its_time_limit_ends_is_settled_once() {
+    let still = Still::new(|worker| {
+        worker.retry(Retry::attempts(9)).handle("mail", |_| Err(Failure::new("no luck")))
+    });
+    let shared = &still.shared;
+    still.schedule("mail", "1");
+    let mut dispatcher = Dispatcher::new(shared, None);
+    dispatcher.claim(0, 1).expect("a claim");
+    let job = still.take_job(0);
+    let fence = job.timer.fence;
+    let other = Arc::clone(shared);
+    // The dispatcher has taken the cause out before the handler returned, and comes to the run only now.
+    let end_of_time = move || Dispatcher::new(&other, None).take_in(Cause::Limit(fence));
+    let layer = AsItFails(Mutex::new(Some(end_of_time)));
+    let subscriber = tracing_subscriber::registry().with(layer);
+    tracing::subscriber::with_default(subscriber, || runner::run_all(shared, 0, vec![job]));
+    let outcomes = std::mem::take(&mut shared.state().outcomes);
+    assert_eq!(outcomes.len(), 1, "{outcomes:?}");
+    let stats = shared.stats();
+    assert_eq!((stats.failed, stats.timed_out, stats.stuck), (1, 0, 0));
+}
