@@ -319,8 +319,8 @@ fn transact(shared: &Shared, job: &Job, limit: Duration, run: Run<'_>) -> Ended 
 
 /// What a handler has returned does not count if its time was over, also if the dispatcher does not know that yet, or if it has
 /// stopped because it was told that its run is not current.
-fn heed(job: &Job, result: HandlerResult) -> HandlerResult {
-    if job.tenure.is_late() {
+fn heed(job: &Job, is_late: bool, result: HandlerResult) -> HandlerResult {
+    if is_late {
         Err(Failure::new(TIME_LIMIT))
     } else if result.is_ok() && job.tenure.has_heard() {
         Err(Failure::new("it was told that its run was not current any more"))
@@ -333,8 +333,10 @@ fn heed(job: &Job, result: HandlerResult) -> HandlerResult {
 pub(super) fn end(shared: &Shared, job: &Job, ended: Ended, took: Duration) {
     let fence = job.timer.fence;
     let was_ok = matches!(ended, Ended::Returned(Ok(())));
+    // Read once: what is in time now stays so, however long the rule takes that is asked below.
+    let is_late = job.tenure.is_late();
     let ended = match ended {
-        Ended::Returned(result) => Ended::Returned(heed(job, result)),
+        Ended::Returned(result) => Ended::Returned(heed(job, is_late, result)),
         other => other,
     };
     // A rule is the user's, so it is asked while nothing is locked.
@@ -369,7 +371,7 @@ pub(super) fn end(shared: &Shared, job: &Job, ended: Ended, took: Duration) {
             shared.tell_of_failure(&job.timer, &then);
         }
         settle(shared, job, then);
-        if job.tenure.is_late() {
+        if is_late {
             sight::timed_out(&job.timer);
             sight::has_come_back(&job.timer);
             count(&shared.counters.timed_out, 1);

@@ -8,13 +8,15 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use super::super::WorkerBuilder;
 use super::*;
 use crate::failure::Retry;
-use crate::testing::{self, clock_of};
+use crate::store::Finish;
+use crate::testing::{self, VirtualClock, clock_of};
 use crate::timer::NewTimer;
 use crate::timers::Timers;
 
-/// A worker without threads.
+/// A worker without threads, and the clock of its store.
 struct Still {
     timers: Timers,
+    clock: Arc<VirtualClock>,
     shared: Arc<Shared>,
 }
 
@@ -30,7 +32,7 @@ impl Still {
         (0..shared.kinds.len())
             .for_each(|kind| state.lines[kind].handlers = shared.threads_of(kind));
         drop(state);
-        Still { timers, shared: Arc::new(shared) }
+        Still { timers, clock, shared: Arc::new(shared) }
     }
 
     fn schedule(&self, kind: &str, key: &str) {
@@ -111,4 +113,31 @@ fn a_run_that_returns_as_its_time_limit_ends_is_settled_once() {
     assert_eq!(outcomes.len(), 1, "{outcomes:?}");
     let stats = shared.stats();
     assert_eq!((stats.failed, stats.timed_out, stats.stuck), (1, 0, 0));
+}
+
+#[test]
+fn a_rule_that_takes_long_makes_no_run_late() {
+    let clock = Arc::new(Mutex::new(None::<Arc<VirtualClock>>));
+    let of_rule = Arc::clone(&clock);
+    let (tell, told) = std::sync::mpsc::channel();
+    let still = Still::new(|worker| {
+        let worker = worker.on_error(move |error| _ = tell.send(error.to_string()));
+        worker.handle("mail", |_| Ok(())).time_limit(Duration::from_secs(1)).rules(
+            move |_, after| {
+                let clock = of_rule.lock().expect("no panic");
+                let clock = clock.as_ref().expect("it is set");
+                clock.advance_to(clock.now() + Duration::from_secs(2));
+                Ok(Some(after + Duration::from_secs(60)))
+            },
+        )
+    });
+    *clock.lock().expect("no panic") = Some(Arc::clone(&still.clock));
+    let new = NewTimer::new("mail", "1", Duration::ZERO).rule("each minute");
+    still.timers.schedule(&new).expect("scheduled");
+    Dispatcher::new(&still.shared, None).claim(0, 1).expect("a claim");
+    runner::run_all(&still.shared, 0, vec![still.take_job(0)]);
+    let outcomes = std::mem::take(&mut still.shared.state().outcomes);
+    assert!(matches!(outcomes[..], [Finish { then: Then::Next(_), .. }]), "{outcomes:?}");
+    assert_eq!(still.shared.stats().timed_out, 0);
+    assert!(told.try_recv().is_err());
 }
