@@ -1162,6 +1162,8 @@ MUTATIONS = [
     ("durable: a run that returns at its time limit stays stuck", "durable/src/worker/runner.rs",
      "        held.stage = Stage::Settled;\n        drop(state);\n        if matches!(ended, Ended::NotCalled)",
      "        _ = held;\n        drop(state);\n        if matches!(ended, Ended::NotCalled)", durable_unit("dispatcher")),
+    ("durable: a suspected run that has no thread holds up all kinds", "durable/src/worker/dispatcher.rs",
+     "                    _ = shared.causes.insert(Cause::NotAlone, (), ALONE);\n", "", durable_unit("dispatcher")),
     ("durable: turns, a claim that finds nothing ends no help", "durable/src/worker/dispatcher.rs",
      "            self.turns.close(kind);\n", "            _ = kind;\n", durable_unit("dispatcher")),
     ("durable: turns, a backlog that is over leaves all workers claiming", "durable/src/worker/turns.rs",

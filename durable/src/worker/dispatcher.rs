@@ -721,8 +721,8 @@ impl<'a> Dispatcher<'a> {
                 shared.settle(&mut state, finish);
             } else {
                 if job.is_suspected {
-                    let until = shared.scheduler.now() + ALONE;
-                    state.alone = Some(Alone { fence, until, has_started: false });
+                    state.alone = Some(Alone { fence, until: shared.scheduler.now() + ALONE });
+                    _ = shared.causes.insert(Cause::NotAlone, (), ALONE);
                 }
                 state.lines[kind].jobs.push_back(job);
                 new += 1;

@@ -137,9 +137,8 @@ fn begin_one(shared: &Shared, job: &Job, is_written: bool) -> Option<Duration> {
         held.tenure.start(limit, kind.handler.is_transactional()); // a flight begins anew (FLIGHT-4)
     }
     if let Some(alone) = state.alone.as_mut().filter(|alone| alone.fence == fence) {
-        alone.has_started = true;
         alone.until = shared.scheduler.now() + ALONE;
-        shared.wake_after(Cause::NotAlone, ALONE);
+        _ = shared.causes.insert(Cause::NotAlone, (), ALONE);
     }
     drop(state);
     _ = shared.causes.insert(Cause::Limit(fence), (), limit);

@@ -213,7 +213,7 @@ pub(super) enum Cause {
     Cancelled,
     /// A run is over, so there is room again.
     Room,
-    /// A suspected run has taken so long that others may start beside it.
+    /// A suspected run has taken so long, or has not started for so long, that others may start beside it.
     NotAlone,
     /// The database has failed, and is tried again. Only the dispatcher sets this.
     Again,
@@ -276,9 +276,9 @@ pub(super) struct Line {
 #[derive(Clone, Copy)]
 pub(super) struct Alone {
     pub(super) fence: i64,
-    /// Until then it waits for the others, and once it has started, the others wait for it.
+    /// Until then it waits for the others, and they for it. Its start sets this anew. Before that it ends too, because all threads of its
+    /// kind may be in handlers that take long.
     pub(super) until: Instant,
-    pub(super) has_started: bool,
 }
 
 #[derive(Default)]
@@ -573,8 +573,7 @@ impl Shared {
     /// Quick handlers are claimed ahead of the threads, of a kind among others as far as its share of them says. One whose handler has not ended yet may be slow.
     pub(super) fn room(&self, kind: usize, share: Option<(u32, u32)>) -> u32 {
         let state = self.state();
-        let waits = |alone: Alone| !alone.has_started || self.scheduler.now() < alone.until;
-        if state.alone.is_some_and(waits) {
+        if state.alone.is_some_and(|alone| self.scheduler.now() < alone.until) {
             return 0;
         }
         let line = &state.lines[kind];

@@ -1,7 +1,7 @@
 //! The dispatcher beside the other threads, step by step: the worker here has no threads, and its clock stands still. What could
 //! happen between two steps of a thread happens there, because the test does it at that moment.
 
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 
@@ -12,6 +12,8 @@ use crate::store::Finish;
 use crate::testing::{self, VirtualClock, clock_of};
 use crate::timer::NewTimer;
 use crate::timers::Timers;
+
+const SECOND: Duration = Duration::from_secs(1);
 
 /// A worker without threads, and the clock of its store.
 struct Still {
@@ -37,6 +39,15 @@ impl Still {
 
     fn schedule(&self, kind: &str, key: &str) {
         self.timers.schedule(&NewTimer::new(kind, key, Duration::ZERO)).expect("scheduled");
+    }
+
+    /// Has another worker claim what is due of a kind, and die.
+    fn lose(&self, kind: &str) {
+        let lease = Duration::from_millis(1);
+        let mut connection = self.shared.timers.store().connect().expect("it connects");
+        let claim = Claim::new(kind, "dead").lease(lease).limit(9);
+        assert!(!connection.claim(&claim).expect("a claim").timers.is_empty());
+        self.clock.advance_to(self.clock.now() + lease);
     }
 
     /// Takes the first job of a kind, as a thread does.
@@ -122,14 +133,12 @@ fn a_rule_that_takes_long_makes_no_run_late() {
     let (tell, told) = std::sync::mpsc::channel();
     let still = Still::new(|worker| {
         let worker = worker.on_error(move |error| _ = tell.send(error.to_string()));
-        worker.handle("mail", |_| Ok(())).time_limit(Duration::from_secs(1)).rules(
-            move |_, after| {
-                let clock = of_rule.lock().expect("no panic");
-                let clock = clock.as_ref().expect("it is set");
-                clock.advance_to(clock.now() + Duration::from_secs(2));
-                Ok(Some(after + Duration::from_secs(60)))
-            },
-        )
+        worker.handle("mail", |_| Ok(())).time_limit(SECOND).rules(move |_, after| {
+            let clock = of_rule.lock().expect("no panic");
+            let clock = clock.as_ref().expect("it is set");
+            clock.advance_to(clock.now() + SECOND * 2);
+            Ok(Some(after + SECOND * 60))
+        })
     });
     *clock.lock().expect("no panic") = Some(Arc::clone(&still.clock));
     let new = NewTimer::new("mail", "1", Duration::ZERO).rule("each minute");
@@ -140,4 +149,42 @@ fn a_rule_that_takes_long_makes_no_run_late() {
     assert!(matches!(outcomes[..], [Finish { then: Then::Next(_), .. }]), "{outcomes:?}");
     assert_eq!(still.shared.stats().timed_out, 0);
     assert!(told.try_recv().is_err());
+}
+
+/// A thread that never comes keeps a suspected run from its start, and must not keep all kinds from theirs.
+#[test]
+fn a_suspected_run_that_waits_for_a_thread_holds_up_no_other_kind_for_long() {
+    let seen = Arc::new(OnceLock::<(Arc<Shared>, Arc<VirtualClock>)>::new());
+    let of_handler = Arc::clone(&seen);
+    let still = Still::new(|worker| {
+        let worker = worker.handle("other", |_| Ok(())).handle("slow", move |_| {
+            let (shared, clock) = of_handler.get().expect("it is set");
+            // The others wait for it anew from its start on.
+            clock.advance_to(clock.now() + ALONE - SECOND);
+            assert_eq!(shared.room(0, None), 0);
+            clock.advance_to(clock.now() + SECOND);
+            assert!(shared.room(0, None) > 0 && is_told(shared));
+            Ok(())
+        });
+        worker.at_most(1)
+    });
+    let shared = &still.shared;
+    assert!(seen.set((Arc::clone(shared), Arc::clone(&still.clock))).is_ok());
+    still.schedule("slow", "runs");
+    let mut dispatcher = Dispatcher::new(shared, None);
+    dispatcher.claim(1, 1).expect("a claim");
+    still.take_job(1); // its handler runs, and does not return
+    still.schedule("slow", "suspected");
+    still.lose("slow");
+    dispatcher.claim(1, 1).expect("a claim");
+    assert_eq!((shared.stats().taken_over, shared.room(0, None)), (1, 0), "it is to run alone");
+    still.clock.advance_to(still.clock.now() + ALONE);
+    assert!(shared.room(0, None) > 0 && is_told(shared));
+    runner::run_all(shared, 1, vec![still.take_job(1)]);
+    assert_eq!(shared.stats().failed, 0, "{:?}", shared.state().outcomes);
+}
+
+/// Returns true if the dispatcher is told that others may start beside a suspected run.
+fn is_told(shared: &Shared) -> bool {
+    std::iter::from_fn(|| shared.causes.try_next()).any(|cause| cause.key == Cause::NotAlone)
 }
