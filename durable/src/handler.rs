@@ -245,8 +245,11 @@ pub struct Run<'a> {
     handler: PhantomData<&'a ()>,
 }
 
-/// What a run asks its worker.
+/// What a run asks its worker, and tells it.
 pub(crate) trait Completes: Send + Sync {
+    /// The handler is called, because it has its transaction now.
+    fn begins(&self, timer: &Timer, tenure: &Tenure);
+
     /// Returns the statement that ends a run with success.
     fn completion(&self, timer: &Timer, tenure: &Tenure) -> Result<String, Failure>;
 }
@@ -491,11 +494,16 @@ impl Work<'_> {
         self.start
     }
 
-    /// Calls the handler with a transaction of this type. Returns true if the transaction is to be committed.
+    /// Calls the handler with a transaction of this type, unless it took longer than the time limit to get that. Returns true if the
+    /// transaction is to be committed.
     pub fn within<T: TransactionType + ?Sized>(
         &mut self,
         transaction: &mut T::Transaction<'_>,
     ) -> bool {
+        if !self.run.tenure.is_current() {
+            return false;
+        }
+        self.run.worker.begins(&self.run.timer, &self.run.tenure);
         let result = match self.handler {
             Handler::InTransaction(_, handle) => match handle.downcast_ref::<For<T>>() {
                 Some(For(handle)) => caught(|| handle(&self.run, transaction)),
@@ -512,8 +520,9 @@ impl Work<'_> {
     /// returned (STORE-10). `None`: its kind has no history.
     pub fn record(&self) -> Option<Attempt> {
         let record = self.record.as_deref()?.clone();
-        let took = self.run.tenure.began().map_or(Duration::ZERO, |(_, took)| took);
-        Some(Attempt { took, ..record })
+        let Some((started, took)) = self.run.tenure.began() else { return Some(record) };
+        let late = started.duration_since(self.run.tenure.woke()).unwrap_or_default();
+        Some(Attempt { started, late, took, ..record })
     }
 
     /// Calls the handler with a transaction of which only the store and the handler know the type:

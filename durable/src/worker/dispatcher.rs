@@ -847,9 +847,10 @@ impl<'a> Dispatcher<'a> {
         }
         let (kind, timer, tenure) = (held.kind, Arc::clone(&held.timer), Arc::clone(&held.tenure));
         let is_async = shared.kinds[kind].handler.is_async();
-        let was_polled = !is_async || tenure.began().is_some();
-        // A flight whose first poll was a short while ago (FLIGHT-4).
-        if is_async && !tenure.is_late() {
+        let has_to_wait = is_async || shared.kinds[kind].handler.is_transactional();
+        let was_called = !has_to_wait || tenure.began().is_some();
+        // It was called a short while ago (FLIGHT-4, ATTEMPT-7).
+        if has_to_wait && !tenure.is_late() {
             drop(state);
             _ = shared.causes.insert(Cause::Limit(fence), (), tenure.left());
             return;
@@ -859,7 +860,7 @@ impl<'a> Dispatcher<'a> {
         let is_alive = shared.width_of(kind, &state.lines[kind]) > 0;
         let is_replaced = is_alive && !is_async && !state.is_stopping();
         drop(state);
-        let then = if was_polled {
+        let then = if was_called {
             count(&shared.counters.timed_out, 1);
             sight::timed_out(&timer);
             // Its rule is the user's, so it is asked while nothing is locked.
@@ -880,7 +881,7 @@ impl<'a> Dispatcher<'a> {
         if is_replaced {
             runner::start_another(shared, kind);
         }
-        if was_polled {
+        if was_called {
             shared.tell_of_time_limit(kind, &timer, None);
         }
         if !is_alive {

@@ -15,6 +15,12 @@ use crate::store::{Finish, Then};
 use crate::timer::{LONGEST_KEY, Repetition, State, Timer};
 
 impl Completes for Shared {
+    fn begins(&self, timer: &Timer, tenure: &Tenure) {
+        if let Some(kind) = self.kind_named(&timer.kind) {
+            self.has_started_late(kind, timer, tenure);
+        }
+    }
+
     fn completion(&self, timer: &Timer, tenure: &Tenure) -> Result<String, Failure> {
         let is_of = |kind: &Kind| kind.name == timer.kind && kind.handler.is_transactional();
         if self.kinds.iter().any(is_of) {

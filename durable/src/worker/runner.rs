@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::{Arc, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use super::futures;
 use super::outage::{Part, gap};
@@ -228,25 +228,17 @@ pub(super) enum Ended {
     Committed(Then),
     /// It was not called, because the timer is another's.
     Lost,
-    /// It was not called, because the database could not be reached.
+    /// It was not called, because the database could not be reached, or the time limit was over before.
     NotCalled,
 }
 
-/// The handler of a job is called. Returns when.
-pub(super) fn has_started(shared: &Shared, job: &Job) -> Instant {
-    let started = shared.scheduler.now();
-    let time = shared.clock().time(started);
-    job.tenure.begin(started, time);
-    let late = time.duration_since(job.tenure.woke()).unwrap_or_default();
-    let late_micros = u64::try_from(late.as_micros()).unwrap_or(u64::MAX);
-    shared.counters.max_lateness.fetch_max(late_micros, std::sync::atomic::Ordering::Relaxed);
-    sight::started(&job.timer, late);
-    started
-}
-
 fn run(shared: &Arc<Shared>, job: &Job, limit: Duration) {
-    let started = has_started(shared, job);
     let kind = &shared.kinds[job.kind];
+    let started = if kind.handler.is_transactional() {
+        shared.scheduler.now() // it is called later (ATTEMPT-7)
+    } else {
+        shared.has_started(&job.timer, &job.tenure)
+    };
     let max_attempts = shared.max_attempts(job.kind, &job.timer);
     let run = Run::new(&job.timer, &job.tenure, max_attempts, Arc::clone(shared) as _);
     let ended = sight::span(&job.timer, shared.settings.continues.as_deref()).enter(|| {
@@ -257,7 +249,9 @@ fn run(shared: &Arc<Shared>, job: &Job, limit: Duration) {
         }
     });
     let took = shared.scheduler.now().saturating_duration_since(started);
-    sight::ran(&job.timer, took);
+    if job.tenure.began().is_some() {
+        sight::ran(&job.timer, took);
+    }
     end(shared, job, ended, took);
 }
 
@@ -305,9 +299,11 @@ fn transact(shared: &Shared, job: &Job, limit: Duration, run: Run<'_>) -> Ended 
             Ended::Committed(finish.then)
         }
         Ok(Transacted::Lost) => Ended::Lost,
-        Ok(Transacted::Undone) => Ended::Returned(
-            work.result.unwrap_or_else(|| Err(Failure::new("the handler was not called"))),
-        ),
+        Ok(Transacted::Undone) => match work.result {
+            Some(result) => Ended::Returned(result),
+            None if !job.tenure.is_current() => Ended::NotCalled, // ATTEMPT-7
+            None => Ended::Returned(Err(Failure::new("the handler was not called"))),
+        },
         // If it was committed after all, the timer is not running any more, and this failure changes nothing (STORE-3).
         Err(error) => {
             shared.look_now(); // in case it was a series

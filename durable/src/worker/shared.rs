@@ -37,6 +37,8 @@
 //!   it writes any other death.
 //! - ATTEMPT-6 A run that the rule of its series leaves out, because it is late, has no attempt: what follows a success is written
 //!   with the number 0.
+//! - ATTEMPT-7 A handler in a transaction is called once the worker has that, and its time limit counts from there. What has waited for it
+//!   for a whole time limit, because the database was away or somebody had locked the timer, is given back uncounted.
 //!
 //! # Kinds
 //!
@@ -622,6 +624,27 @@ impl Shared {
         }
         let in_flight = line.in_flight.saturating_sub(line.stuck);
         self.width_of(kind, line).saturating_sub(in_flight)
+    }
+
+    /// The handler of a run is called. Returns when.
+    pub(super) fn has_started(&self, timer: &Timer, tenure: &Tenure) -> Instant {
+        let started = self.scheduler.now();
+        let time = self.clock().time(started);
+        tenure.begin(started, time);
+        let late = time.duration_since(tenure.woke()).unwrap_or_default();
+        let late_micros = u64::try_from(late.as_micros()).unwrap_or(u64::MAX);
+        self.counters.max_lateness.fetch_max(late_micros, Ordering::Relaxed);
+        sight::started(timer, late);
+        started
+    }
+
+    /// The same for a handler that had to wait for its runtime or its transaction. Its time limit counts from here (FLIGHT-4, ATTEMPT-7).
+    pub(super) fn has_started_late(&self, kind: usize, timer: &Timer, tenure: &Tenure) -> Instant {
+        let started = self.has_started(timer, tenure);
+        let limit = self.time_limit_of(kind, timer);
+        tenure.start(limit, self.kinds[kind].handler.is_transactional());
+        _ = self.causes.insert(Cause::Limit(timer.fence), (), limit);
+        started
     }
 
     /// A run of an async handler is over, or was not started.

@@ -1,13 +1,14 @@
 //! A store of another crate, with a type of transaction that this one has never heard of: a list of lines, kept or not.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, SystemTime};
 
 use tickwheel::Scheduler;
 use tickwheel_durable::{
-    Changed, Claim, Claimed, Connection, Existing, Filter, Finish, KindCounts, Look, NewTimer,
-    Result, RunId, Scheduled, State, Store, Table, Timer, Timers, Transacted, TransactionType,
-    Transactions, When, Work, sqlite,
+    Changed, Claim, Claimed, Connection, Error, Existing, Filter, Finish, KindCounts, Look,
+    NewTimer, Result, RunId, Scheduled, State, Store, Table, Timer, Timers, Transacted,
+    TransactionType, Transactions, When, Work, sqlite,
 };
 
 use super::common::{PATIENCE, until};
@@ -25,11 +26,19 @@ type Kept = Arc<Mutex<Vec<String>>>;
 struct Foreign {
     timers: sqlite::Sqlite,
     kept: Kept,
+    /// No transaction of a handler can begin.
+    is_away: Arc<AtomicBool>,
+}
+
+fn foreign() -> Foreign {
+    let is_away = Arc::new(AtomicBool::new(false));
+    Foreign { timers: sqlite::Sqlite::new(":memory:"), kept: Kept::default(), is_away }
 }
 
 impl Store for Foreign {
     fn connect(&self) -> Result<Box<dyn Connection>> {
-        Ok(Box::new(Link { timers: self.timers.connect()?, kept: Arc::clone(&self.kept) }))
+        let (kept, is_away) = (Arc::clone(&self.kept), Arc::clone(&self.is_away));
+        Ok(Box::new(Link { timers: self.timers.connect()?, kept, is_away }))
     }
 
     fn migrate(&self) -> Result<()> {
@@ -44,6 +53,7 @@ impl Store for Foreign {
 struct Link {
     timers: Box<dyn Connection>,
     kept: Kept,
+    is_away: Arc<AtomicBool>,
 }
 
 /// What is as in the other store.
@@ -83,6 +93,9 @@ impl Connection for Link {
         _: Duration,
         work: &mut Work<'_>,
     ) -> Result<Transacted> {
+        if self.is_away.load(Ordering::Relaxed) {
+            return Err(Error::unreachable("it is away"));
+        }
         if let Some(attempts) = work.start() {
             self.timers.start(finish.run, attempts)?;
         }
@@ -99,8 +112,7 @@ impl Connection for Link {
 /// Its connections do not tell which runs are still running, so the extension of the lease does.
 #[test]
 fn a_run_of_a_store_that_cannot_be_asked_learns_that_its_timer_is_gone() {
-    let store = Foreign { timers: sqlite::Sqlite::new(":memory:"), kept: Kept::default() };
-    let timers = Timers::with_store(store).expect("it opens");
+    let timers = Timers::with_store(foreign()).expect("it opens");
     let (begun, has_begun) = mpsc::channel();
     let worker = timers.worker().lease(Duration::from_millis(150)).handle("mail", move |run| {
         _ = begun.send(());
@@ -117,7 +129,7 @@ fn a_run_of_a_store_that_cannot_be_asked_learns_that_its_timer_is_gone() {
 #[test]
 fn a_foreign_type_of_transaction_needs_nothing_of_this_crate() {
     let kept = Kept::default();
-    let store = Foreign { timers: sqlite::Sqlite::new(":memory:"), kept: Arc::clone(&kept) };
+    let store = Foreign { kept: Arc::clone(&kept), ..foreign() };
     let timers = Timers::with_store(store).expect("it opens");
     let worker =
         timers.worker().retry(quick(3)).handle_in::<Lines<'static>>("mail", |run, lines| {
@@ -146,4 +158,33 @@ fn a_foreign_type_of_transaction_needs_nothing_of_this_crate() {
     let worker = timers.worker().handle("mail", |_| Ok(())).history(PATIENCE);
     let error = worker.start(Scheduler::global()).expect_err("this store keeps no history");
     assert!(error.to_string().contains("keeps no history"), "{error}");
+}
+
+/// An attempt is a start of the handler. While the transaction cannot begin, no handler is called, however long that lasts.
+#[test]
+fn what_waits_for_its_transaction_beyond_its_time_limit_uses_up_no_attempt() {
+    let (kept, is_away) = (Kept::default(), Arc::new(AtomicBool::new(true)));
+    let store = Foreign { kept: Arc::clone(&kept), is_away: Arc::clone(&is_away), ..foreign() };
+    let timers = Timers::with_store(store).expect("it opens");
+    let (tell, told) = mpsc::channel();
+    let worker = timers.worker().retry(quick(1)).time_limit(Duration::from_millis(30));
+    let worker = worker.on_error(move |error| _ = tell.send(error.to_string()));
+    let worker = worker.handle_in::<Lines<'static>>("mail", |run, lines| {
+        lines.0.push(format!("{} {}", run.key(), run.attempt()));
+        Ok(())
+    });
+    let worker = worker.start(Scheduler::global()).expect("it starts");
+    timers.schedule(&mail("1", NOW)).expect("scheduled");
+    until("its time is over, again and again", || {
+        worker.stats().released > 1 || worker.stats().dead > 0
+    });
+    is_away.store(false, Ordering::Relaxed);
+    until("it is over", || worker.stats().done + worker.stats().dead > 0);
+    assert_eq!(*kept.lock().expect("no panic"), ["1 1"]);
+    let stats = worker.stats();
+    assert_eq!((stats.done, stats.failed, stats.timed_out), (1, 0, 0), "{stats:?}");
+    until("the others have come back", || worker.stats().stuck == 0);
+    assert!(worker.stop(PATIENCE));
+    let alarms: Vec<_> = told.try_iter().filter(|error| error.contains("time limit")).collect();
+    assert!(alarms.is_empty(), "{alarms:?}");
 }
