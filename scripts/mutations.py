@@ -1076,6 +1076,8 @@ MUTATIONS = [
      "            prepared.remove(sql);\n", "", durable("worker")),
     ("durable: of many who open a new file one fails", "durable/src/sqlite/mod.rs",
      "if !matches!(mode, Err(Error::Busy)) || Instant::now() > deadline {", "if true {", durable("store")),
+    ("durable: a transaction of the user's does not wait for others", "durable/src/sqlite/table.rs",
+     "        self.execute(\"DELETE FROM tickwheel_timers WHERE FALSE\", [])?;\n", "", durable("store") + ["a_transaction_of_yours"]),
     ("durable: a claim has no lease", "durable/src/sqlite/session.rs",
      "let until = self.now().saturating_add(delay_millis(claim.lease));", "let until = self.now();", durable("store", "worker")),
     ("durable: fencing numbers begin again", "durable/src/sqlite/session.rs",
