@@ -744,15 +744,18 @@ impl Shared {
         wakers.into_iter().for_each(|waker| quietly(|| waker.wake()));
     }
 
-    /// Returns why the worker has stopped, once it has ended as for `await_end`. Until then it keeps the waker.
+    /// Returns why the worker has stopped, once it has ended as for `await_end`. Until then it keeps the waker, once for each task: one that
+    /// waits for something else too is polled again and again.
     pub(super) fn poll_end(&self, waker: &Waker) -> Option<StopReason> {
         let waker = waker.clone(); // the user's code, so nothing is locked
         let mut state = self.state();
         if state.has_ended() {
             return state.stop;
         }
-        state.wakers.push(waker);
-        None
+        if !state.wakers.iter().any(|known| known.will_wake(&waker)) {
+            state.wakers.push(waker);
+        }
+        None // `state` is dropped before a waker that is known already
     }
 
     /// Waits until the worker has been stopped and its threads have ended, but for those that are stuck.
