@@ -489,9 +489,9 @@ impl Shared {
     /// A timer of this kind wakes at this time, as all workers come to know. Later ones than the next look will see are left
     /// to it.
     pub(crate) fn expect(&self, kind: usize, wake: SystemTime) {
-        if !self.causes.contains_key(&Cause::Mine(kind, grain_of(wake))) {
-            self.expect_as(Cause::Due, kind, wake);
-        }
+        // What this worker knows alone stays so, and comes at another instant if a clock was set in the meantime.
+        let is_mine = self.causes.contains_key(&Cause::Mine(kind, grain_of(wake)));
+        self.expect_as(if is_mine { Cause::Mine } else { Cause::Due }, kind, wake);
     }
 
     /// Like `expect`, for a timer of which the other workers may not know (TURN-2).

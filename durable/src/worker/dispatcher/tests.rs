@@ -188,3 +188,23 @@ fn a_suspected_run_that_waits_for_a_thread_holds_up_no_other_kind_for_long() {
 fn is_told(shared: &Shared) -> bool {
     std::iter::from_fn(|| shared.causes.try_next()).any(|cause| cause.key == Cause::NotAlone)
 }
+
+/// A look tells again of what this worker alone knows, as it does of all that it sees.
+#[test]
+fn what_a_worker_knows_alone_follows_a_clock_that_is_set() {
+    let still = Still::new(|worker| worker.handle("mail", |_| Ok(())));
+    let (shared, now) = (&still.shared, still.clock.now());
+    Dispatcher::new(shared, None).look(WAKES).expect("a look");
+    let wake = now + SECOND * 60;
+    shared.expect_alone(0, wake);
+    let here = shared.scheduler.now();
+    let ahead = SECOND * 50;
+    assert!(shared.clock().learn(here, here, now + ahead), "the database's clock was set");
+    shared.expect(0, wake);
+    let causes: Vec<_> = std::iter::from_fn(|| shared.causes.try_next()).collect();
+    assert!(causes.iter().all(|cause| matches!(cause.key, Cause::Look)), "not early");
+    still.clock.advance_to(now + SECOND * 10);
+    let causes: Vec<_> = std::iter::from_fn(|| shared.causes.try_next()).collect();
+    let mine = Cause::Mine(0, micros(wake));
+    assert_eq!(causes.iter().map(|cause| cause.key).collect::<Vec<_>>(), [mine]);
+}
