@@ -878,6 +878,7 @@ impl<'a> Dispatcher<'a> {
         }
         drop(state);
         tenure.cut();
+        shared.outage.wake(); // in which it may wait for its transaction
         if is_replaced {
             runner::start_another(shared, kind);
         }

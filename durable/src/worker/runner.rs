@@ -267,8 +267,9 @@ fn transact(shared: &Shared, job: &Job, limit: Duration, run: Run<'_>) -> Ended 
     let handler = &shared.kinds[job.kind].handler;
     let Some(of) = handler.transaction_type() else { return Ended::NotCalled };
     let mut work = Work { run, start, handler, result: None, record };
+    let is_over = || shared.is_stopping() || !job.tenure.is_current();
     let transacted = loop {
-        if !shared.await_turn(Part::Handlers) || !job.tenure.is_current() {
+        if !shared.await_turn_unless(Part::Handlers, is_over) || !job.tenure.is_current() {
             return Ended::NotCalled;
         }
         let transacted = shared.timers.lend(Purpose::Handler(of), |connection| {

@@ -697,7 +697,7 @@ impl Shared {
         }
         state.stop = Some(reason);
         drop(state);
-        self.outage.stop();
+        self.outage.wake();
         (0..self.kinds.len()).for_each(|kind| self.release_queued(kind));
         _ = self.causes.insert(Cause::Stop, (), Duration::ZERO);
     }
