@@ -213,7 +213,7 @@ impl<'a> Dispatcher<'a> {
     /// After `stop`, it stays until the last outcome is written, to extend leases and to see time limits.
     fn is_over(&mut self) -> bool {
         let state = self.shared.state();
-        state.is_stopping() && state.runs.is_empty()
+        state.is_stopping() && (state.runs.is_empty() || !state.is_finishing)
     }
 
     pub(super) fn take_in(&mut self, cause: Cause) {

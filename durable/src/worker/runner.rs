@@ -18,7 +18,21 @@ use crate::timers::Opened;
 /// Starts the finisher, and a handler thread for each kind. The others are started when they are needed.
 pub(super) fn start(shared: &Arc<Shared>) -> Result<()> {
     (0..shared.kinds.len()).try_for_each(|kind| start_handler(shared, kind))?;
-    shared.spawn("finisher", finisher)
+    shared.state().is_finishing = true;
+    shared.spawn("finisher", |shared| {
+        let end = End(shared);
+        finisher(shared);
+        drop(end);
+    })
+}
+
+/// The end of the finisher, also by a panic.
+struct End<'a>(&'a Shared);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.end_of_finisher();
+    }
 }
 
 /// Starts a further thread of a kind, or reports why not. The kind has others.

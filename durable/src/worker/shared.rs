@@ -65,7 +65,8 @@
 //! - LEASE-3 A run starts only while its lease lasts by the clock of this process, counted from before the claim was sent.
 //! - LEASE-4 Nothing is locked while a handler or a hook runs, or the database works.
 //! - LEASE-5 After `stop`, no claim begins, and nothing queued starts. The dispatcher ends when `runs` is empty, and the
-//!   finisher after it, because a claim that was under way at the stop still brings runs to give back.
+//!   finisher after it, because a claim that was under way at the stop still brings runs to give back. If the finisher has panicked,
+//!   the dispatcher ends too, so that the leases end and other workers take the timers over.
 //! - CANCEL-1 A run whose timer was cancelled or replaced, in whatever process, knows it within a second. Each [`ASK`], the dispatcher
 //!   asks which of the runs that have lasted for [`LONG_RUN`] are still this worker's, if there are any, and ends the tenure of the
 //!   others. So runs that are shorter cost nothing. It does not ask about a run in a transaction, which holds its timer (PG-3), nor
@@ -299,6 +300,8 @@ pub(super) struct State {
     pub(super) stop: Option<StopReason>,
     /// The dispatcher has not ended. A claim that was under way at the stop may still bring runs.
     pub(super) is_dispatching: bool,
+    /// The finisher has not ended. Without it no outcome is written any more.
+    pub(super) is_finishing: bool,
     /// Threads of the worker that have not ended, and runs of async handlers (FLIGHT-3).
     pub(super) threads: usize,
     /// Those that wait for the end as futures.
@@ -732,6 +735,12 @@ impl Shared {
     pub(super) fn end_of_dispatcher(&self) {
         self.state().is_dispatching = false;
         self.has_outcomes.notify_all();
+    }
+
+    /// From here on, the dispatcher waits for no run.
+    pub(super) fn end_of_finisher(&self) {
+        self.state().is_finishing = false;
+        _ = self.causes.insert(Cause::Stop, (), Duration::ZERO);
     }
 
     /// A thread of the worker, or what counts as one, has ended.

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use tickwheel::Scheduler;
 use tickwheel_durable::{
     Changed, Claim, Claimed, Connection, Error, Existing, Filter, Finish, KindCounts, Look,
-    NewTimer, Result, RunId, Scheduled, State, Store, Table, Timer, Timers, Transacted,
+    NewTimer, Result, RunId, Scheduled, State, StopReason, Store, Table, Timer, Timers, Transacted,
     TransactionType, Transactions, When, Work, sqlite,
 };
 
@@ -28,17 +28,20 @@ struct Foreign {
     kept: Kept,
     /// No transaction of a handler can begin.
     is_away: Arc<AtomicBool>,
+    /// The next write of outcomes panics.
+    panics: Arc<AtomicBool>,
 }
 
 fn foreign() -> Foreign {
-    let is_away = Arc::default();
-    Foreign { timers: sqlite::Sqlite::new(":memory:"), kept: Kept::default(), is_away }
+    let (is_away, panics) = (Arc::default(), Arc::default());
+    Foreign { timers: sqlite::Sqlite::new(":memory:"), kept: Kept::default(), is_away, panics }
 }
 
 impl Store for Foreign {
     fn connect(&self) -> Result<Box<dyn Connection>> {
         let (kept, is_away) = (Arc::clone(&self.kept), Arc::clone(&self.is_away));
-        Ok(Box::new(Link { timers: self.timers.connect()?, kept, is_away }))
+        let panics = Arc::clone(&self.panics);
+        Ok(Box::new(Link { timers: self.timers.connect()?, kept, is_away, panics }))
     }
 
     fn migrate(&self) -> Result<()> {
@@ -54,6 +57,7 @@ struct Link {
     timers: Box<dyn Connection>,
     kept: Kept,
     is_away: Arc<AtomicBool>,
+    panics: Arc<AtomicBool>,
 }
 
 /// What is as in the other store.
@@ -83,8 +87,12 @@ impl Connection for Link {
         fn claim(&mut self, claim: &Claim<'_>) -> Result<Claimed>;
         fn start(&mut self, run: RunId, attempts: u32) -> Result<bool>;
         fn extend(&mut self, runs: &[RunId], lease: Duration) -> Result<Changed>;
-        fn finish(&mut self, runs: &[Finish]) -> Result<Changed>;
         fn counts(&mut self) -> Result<Vec<KindCounts>>;
+    }
+
+    fn finish(&mut self, runs: &[Finish]) -> Result<Changed> {
+        assert!(!self.panics.swap(false, Ordering::Relaxed), "a fault of the store");
+        self.timers.finish(runs)
     }
 
     fn transact(
@@ -191,4 +199,20 @@ fn what_waits_for_its_transaction_beyond_its_time_limit_uses_up_no_attempt() {
     assert!(worker.stop(PATIENCE));
     let alarms: Vec<_> = told.try_iter().filter(|error| error.contains("time limit")).collect();
     assert!(alarms.is_empty(), "{alarms:?}");
+}
+
+/// Its outcomes are not written any more, so it must not keep its timers either.
+#[test]
+fn a_worker_that_can_write_no_outcome_leaves_its_timers_to_others() {
+    let panics = Arc::new(AtomicBool::new(true));
+    let store = Foreign { panics: Arc::clone(&panics), ..foreign() };
+    let timers = Timers::with_store(store).expect("it opens");
+    let worker = || timers.worker().lease(Duration::from_millis(200)).handle("mail", |_| Ok(()));
+    let first = worker().on_error(|_| {}).start(Scheduler::global()).expect("it starts");
+    timers.schedule(&mail("1", NOW)).expect("scheduled");
+    until("it has stopped", || first.stop_reason() == Some(StopReason::Panicked));
+    let second = worker().start(Scheduler::global()).expect("it starts");
+    until("the other has run it", || second.stats().done == 1);
+    assert_eq!(first.wait(PATIENCE), Some(StopReason::Panicked));
+    assert!(second.stop(PATIENCE));
 }
