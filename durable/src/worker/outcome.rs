@@ -29,11 +29,14 @@ impl Completes for Shared {
             ));
         }
         let then = self.after_success(timer)?;
+        let next = if let Then::Next(next) = then { Some(next) } else { None };
         let kind = self.kind_named(&timer.kind);
         let record = kind.and_then(|kind| self.record(kind, timer, tenure, &then));
         let finish = Finish { record, ..Finish::new(timer.run(), timer.attempts, then) };
         let none = || Failure::for_good("this store has no statement that completes a run");
-        self.timers.store().completion(&finish).ok_or_else(none)
+        let statement = self.timers.store().completion(&finish).ok_or_else(none)?;
+        tenure.completes(next);
+        Ok(statement)
     }
 }
 

@@ -628,7 +628,10 @@ impl<'a> Finisher<'a> {
                 }
                 if let Some(held) = held {
                     shared.tell_of_death(&held.timer, &outcome.then);
-                    expect_next(shared, held.kind, &held.timer, &outcome.then);
+                    // The handler may have written an earlier time than the one that follows its return.
+                    let next = held.tenure.next().filter(|_| !written.contains(&fence));
+                    let then = next.map_or(outcome.then, Then::Next);
+                    expect_next(shared, held.kind, &held.timer, &then);
                 }
             } else if held.is_some() {
                 count(&shared.counters.lost, 1);

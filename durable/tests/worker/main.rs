@@ -46,7 +46,8 @@ use history::{
 use runs::{
     a_cancel_reaches_a_run_within_a_second, a_failure_may_be_given_up,
     a_handler_that_hangs_raises_an_alarm, a_rule_that_nobody_knows_is_the_end_at_once,
-    a_run_that_has_completed_itself_is_not_cancelled, a_snooze_gives_its_place_to_others,
+    a_run_that_has_completed_itself_is_not_cancelled,
+    a_series_that_has_completed_its_run_goes_on_at_once, a_snooze_gives_its_place_to_others,
     a_snooze_stays_in_its_series, a_snooze_undoes_the_transaction, a_snooze_uses_up_no_attempt,
     each_kind_has_its_own_retries, the_end_of_a_lease_is_noticed,
     to_ask_about_long_runs_costs_little, what_a_stop_hands_back_starts_elsewhere_at_once,
@@ -1482,6 +1483,7 @@ on_both! {
     a_handler_that_hangs_raises_an_alarm,
     the_end_of_a_lease_is_noticed,
     a_run_that_has_completed_itself_is_not_cancelled,
+    a_series_that_has_completed_its_run_goes_on_at_once,
     what_a_stop_hands_back_starts_elsewhere_at_once,
     ; // these count what the server does
     a_thousand_async_handlers_run_at_the_same_time,
