@@ -1187,6 +1187,8 @@ MUTATIONS = [
      durable("worker") + ["foreign"]),
     ("durable: no thread stands in for one that is stuck", "durable/src/worker/dispatcher.rs",
      "let is_replaced = is_alive && !is_async && !state.is_stopping();", "let is_replaced = false;", durable("worker")),
+    ("durable: an error that nobody can read ends the process", "durable/src/worker/shared.rs",
+     "_ = std::io::stderr().write_all(line.as_bytes());", "eprint!(\"{line}\");", durable("worker") + ["foreign::errors_that_nobody"]),
     ("durable: a worker without a finisher keeps its timers", "durable/src/worker/dispatcher.rs",
      "(state.runs.is_empty() || !state.is_finishing)", "state.runs.is_empty()", durable("worker") + ["foreign::a_worker_that_can"]),
     ("durable: the finisher ends before a claim that is under way", "durable/src/worker/runner.rs",

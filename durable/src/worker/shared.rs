@@ -81,6 +81,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
+use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
@@ -829,8 +830,10 @@ fn grain_of(wake: SystemTime) -> i64 {
     micros(wake).saturating_add(GRAIN - 1) / GRAIN * GRAIN
 }
 
+/// Prints to stderr, if anybody reads it: `eprintln!` would panic if not.
 fn print(text: &str) {
-    eprintln!("tickwheel: a worker of durable timers: {text}");
+    let line = format!("tickwheel: a worker of durable timers: {text}\n");
+    _ = std::io::stderr().write_all(line.as_bytes());
 }
 
 /// A thread of the worker. Its `Drop` is the thread's end, whether it was started or not.

@@ -1,5 +1,7 @@
 //! A store of another crate, with a type of transaction that this one has never heard of: a list of lines, kept or not.
 
+use std::io::Read;
+use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, SystemTime};
@@ -11,7 +13,7 @@ use tickwheel_durable::{
     TransactionType, Transactions, When, Work, sqlite,
 };
 
-use super::common::{PATIENCE, until};
+use super::common::{PATIENCE, process_of, until};
 use super::{NOW, mail, quick};
 
 /// What its handlers work in. It borrows, as transactions do.
@@ -215,4 +217,31 @@ fn a_worker_that_can_write_no_outcome_leaves_its_timers_to_others() {
     until("the other has run it", || second.stats().done == 1);
     assert_eq!(first.wait(PATIENCE), Some(StopReason::Panicked));
     assert!(second.stop(PATIENCE));
+}
+
+/// Whoever has read the errors of a service may have gone: a collector of logs, or the other end of a pipe.
+#[test]
+fn errors_that_nobody_can_read_stop_no_worker() {
+    const OWN: &str = "TICKWHEEL_NO_STDERR";
+    if std::env::var_os(OWN).is_none() {
+        let mut child = process_of(errors_that_nobody_can_read_stop_no_worker);
+        child.env(OWN, "1").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = child.spawn().expect("it starts");
+        drop(child.stderr.take()); // before the child goes on, because its stdin has not ended
+        let child = child.wait_with_output().expect("it ends");
+        assert!(child.status.success(), "{:?}: {:?}", child.status, child.stdout);
+        return;
+    }
+    _ = std::io::stdin().read_to_end(&mut Vec::new());
+    let is_away = Arc::new(AtomicBool::new(true));
+    let store = Foreign { is_away: Arc::clone(&is_away), ..foreign() };
+    let timers = Timers::with_store(store).expect("it opens");
+    // Without a hook, errors are printed.
+    let worker = timers.worker().handle_in::<Lines<'static>>("mail", |_, _| Ok(()));
+    let worker = worker.start(Scheduler::global()).expect("it starts");
+    timers.schedule(&mail("1", NOW)).expect("scheduled");
+    until("it is told", || worker.stats().errors > 0);
+    is_away.store(false, Ordering::Relaxed);
+    until("it is done", || worker.stats().done == 1);
+    assert!(worker.stop(PATIENCE));
 }
