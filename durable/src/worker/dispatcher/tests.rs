@@ -3,6 +3,7 @@
 
 use std::sync::{Mutex, OnceLock};
 
+use tracing::span::{Attributes, Id};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 
 use super::super::WorkerBuilder;
@@ -207,4 +208,51 @@ fn what_a_worker_knows_alone_follows_a_clock_that_is_set() {
     let causes: Vec<_> = std::iter::from_fn(|| shared.causes.try_next()).collect();
     let mine = Cause::Mine(0, micros(wake));
     assert_eq!(causes.iter().map(|cause| cause.key).collect::<Vec<_>>(), [mine]);
+}
+
+/// Panics whenever it is called, as one that prints to a stderr that nobody reads may do.
+struct Panics;
+
+impl<S: tracing::Subscriber> Layer<S> for Panics {
+    fn on_new_span(&self, _: &Attributes<'_>, _: &Id, _: Context<'_, S>) {
+        panic!("a new span");
+    }
+
+    fn on_event(&self, _: &tracing::Event<'_>, _: Context<'_, S>) {
+        panic!("an event");
+    }
+
+    fn on_enter(&self, _: &Id, _: Context<'_, S>) {
+        panic!("it is entered");
+    }
+
+    fn on_exit(&self, _: &Id, _: Context<'_, S>) {
+        panic!("it is left");
+    }
+
+    fn on_close(&self, _: Id, _: Context<'_, S>) {
+        panic!("it is closed");
+    }
+}
+
+#[test]
+fn a_subscriber_that_panics_ends_no_thread_of_a_worker() {
+    let still = Still::new(|worker| {
+        let worker = worker.on_error(|_| {});
+        worker.handle("mail", |run| match run.key() {
+            "fails" => Err(Failure::new("no luck")),
+            _ => Ok(()),
+        })
+    });
+    still.schedule("mail", "fails");
+    still.schedule("mail", "is done");
+    let subscriber = tracing_subscriber::registry().with(Panics);
+    tracing::subscriber::with_default(subscriber, || {
+        Dispatcher::new(&still.shared, None).claim(0, 2).expect("a claim");
+        let jobs = vec![still.take_job(0), still.take_job(0)];
+        runner::run_all(&still.shared, 0, jobs);
+        still.shared.report(&Error::Busy);
+        still.shared.tell_of_recovery(SECOND);
+    });
+    assert_eq!(still.shared.state().outcomes.len(), 2);
 }
