@@ -754,7 +754,8 @@ fn others_take_over_at_once_what_a_stopped_worker_waited_for(database: &Database
     let worker = worker.start(Scheduler::global()).expect("it starts");
     until("it has looked", || worker.stats().looks > 0);
     assert!(failing.stop(PATIENCE));
-    assert_eq!(next(&seen).attempt, 2);
+    // On a busy machine the first one may have tried it again by now.
+    assert_eq!(u64::from(next(&seen).attempt), failing.stats().failed + 1);
 }
 
 // ----- transactions --------------------------------------------------------------------------
