@@ -291,7 +291,11 @@ impl<'a> Dispatcher<'a> {
         } else if !self.to_claim.contains(&kind) {
             self.to_claim.push_front(kind);
         }
-        self.woken.entry(kind).or_default().push(wake);
+        // A claim takes fewer, so more are not counted. A kind may have no room for a long time.
+        let woken = self.woken.entry(kind).or_default();
+        if woken.len() < WAKES as usize {
+            woken.push(wake);
+        }
         self.lower_floor(kind, wake);
     }
 

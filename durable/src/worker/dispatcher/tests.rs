@@ -256,3 +256,15 @@ fn a_subscriber_that_panics_ends_no_thread_of_a_worker() {
     });
     assert_eq!(still.shared.state().outcomes.len(), 2);
 }
+
+/// Its handlers hang, say, while others go on scheduling.
+#[test]
+fn a_kind_that_has_no_room_gathers_no_wakes_for_ever() {
+    let still = Still::new(|worker| worker.handle("mail", |_| Ok(())));
+    let mut dispatcher = Dispatcher::new(&still.shared, None);
+    let first = micros(still.clock.now());
+    (0..100_000).for_each(|wake| dispatcher.take_in(Cause::Mine(0, first + wake * GRAIN)));
+    let woken = &dispatcher.woken[&0];
+    assert!(woken.len() <= WAKES as usize, "{}", woken.len());
+    assert_eq!(woken.first(), Some(&from_micros(first)), "since when it is full");
+}
