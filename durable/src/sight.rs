@@ -1,7 +1,7 @@
 //! What is told to `tracing` and `metrics`, as the [first page](crate#sight) lists it. Without these features, this
 //! module does nothing.
 //!
-//! - SIGHT-4 Subscribers and recorders are the user's code. What they panic with stays here, so that it ends no thread of a worker.
+//! Subscribers and recorders are the user's code. A panic of theirs stays here, so it ends no thread of a worker.
 
 use std::time::Duration;
 
