@@ -194,6 +194,9 @@ impl Retry {
 
     /// The gap behind attempt `attempt`, which counts from one.
     pub(crate) fn gap(&self, attempt: u32) -> Duration {
+        if self.first.is_zero() {
+            return Duration::ZERO; // the factor's power may be infinite, and no number times zero
+        }
         let power = i32::try_from(attempt.saturating_sub(1)).unwrap_or(i32::MAX);
         let seconds = self.first.as_secs_f64() * self.factor.powi(power);
         let longest = self.longest.as_secs_f64();
@@ -227,6 +230,14 @@ mod tests {
             (even.gap(1), even.gap(99)),
             (Duration::from_millis(5), Duration::from_millis(5))
         );
+    }
+
+    #[test]
+    fn a_gap_of_zero_stays_one_however_many_attempts_there_were() {
+        let hour = Duration::from_secs(3600);
+        let at_once = Retry::attempts(u32::MAX).gaps(Duration::ZERO, 2.0, hour);
+        assert_eq!([1, 2000, u32::MAX].map(|attempt| at_once.gap(attempt)), [Duration::ZERO; 3]);
+        assert_eq!(at_once.gaps(Duration::ZERO, f64::INFINITY, hour).gap(2), Duration::ZERO);
     }
 
     #[test]

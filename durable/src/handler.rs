@@ -46,6 +46,9 @@ pub(crate) struct Tenure {
     has_heard: AtomicBool,
     /// The handler has asked for its completion, so it may end the timer itself. Relaxed for the same reason.
     has_completion: AtomicBool,
+    /// When the series is due next, as that completion says, by the database's clock in microseconds. Zero: it says nothing. Relaxed for
+    /// the same reason.
+    next: AtomicI64,
     waiting: Mutex<Waiting>,
 }
 
@@ -75,6 +78,7 @@ impl Tenure {
             is_over: AtomicBool::new(false),
             has_heard: AtomicBool::new(false),
             has_completion: AtomicBool::new(false),
+            next: AtomicI64::new(0),
             waiting: Mutex::default(),
         };
         tenure.extend(until);
@@ -147,6 +151,17 @@ impl Tenure {
 
     pub(crate) fn has_completion(&self) -> bool {
         self.has_completion.load(Ordering::Relaxed)
+    }
+
+    /// The handler is given a completion, after which the series is due at this time, if it is one.
+    pub(crate) fn completes(&self, next: Option<SystemTime>) {
+        self.next.store(next.map_or(0, micros), Ordering::Relaxed);
+        self.has_completion.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns when the series is due next, as the last completion says that the handler was given.
+    pub(crate) fn next(&self) -> Option<SystemTime> {
+        Some(self.next.load(Ordering::Relaxed)).filter(|next| *next != 0).map(from_micros)
     }
 
     /// The time of the handler is over. If it is a future, it is polled once more, and then dropped. Nothing is locked.
@@ -245,9 +260,12 @@ pub struct Run<'a> {
     handler: PhantomData<&'a ()>,
 }
 
-/// What a run asks its worker.
+/// What a run asks its worker, and tells it.
 pub(crate) trait Completes: Send + Sync {
-    /// Returns the statement that ends a run with success.
+    /// The handler is called, because it has its transaction now.
+    fn begins(&self, timer: &Timer, tenure: &Tenure);
+
+    /// Returns the statement that ends a run with success, and notes in the tenure that there is one.
     fn completion(&self, timer: &Timer, tenure: &Tenure) -> Result<String, Failure>;
 }
 
@@ -349,9 +367,7 @@ impl Run<'_> {
     /// The store has no such statement: a SQLite file has none. Or the handler works in a transaction that ends the timer by
     /// itself. Or the rule of a series has failed.
     pub fn completion(&self) -> Result<String, Failure> {
-        let statement = self.worker.completion(&self.timer, &self.tenure)?;
-        self.tenure.has_completion.store(true, Ordering::Relaxed);
-        Ok(statement)
+        self.worker.completion(&self.timer, &self.tenure)
     }
 
     /// Returns the timer as it stands in the store once this attempt is counted.
@@ -491,11 +507,16 @@ impl Work<'_> {
         self.start
     }
 
-    /// Calls the handler with a transaction of this type. Returns true if the transaction is to be committed.
+    /// Calls the handler with a transaction of this type, unless it took longer than the time limit to get that. Returns true if the
+    /// transaction is to be committed.
     pub fn within<T: TransactionType + ?Sized>(
         &mut self,
         transaction: &mut T::Transaction<'_>,
     ) -> bool {
+        if !self.run.tenure.is_current() {
+            return false;
+        }
+        self.run.worker.begins(&self.run.timer, &self.run.tenure);
         let result = match self.handler {
             Handler::InTransaction(_, handle) => match handle.downcast_ref::<For<T>>() {
                 Some(For(handle)) => caught(|| handle(&self.run, transaction)),
@@ -512,8 +533,9 @@ impl Work<'_> {
     /// returned (STORE-10). `None`: its kind has no history.
     pub fn record(&self) -> Option<Attempt> {
         let record = self.record.as_deref()?.clone();
-        let took = self.run.tenure.began().map_or(Duration::ZERO, |(_, took)| took);
-        Some(Attempt { took, ..record })
+        let Some((started, took)) = self.run.tenure.began() else { return Some(record) };
+        let late = started.duration_since(self.run.tenure.woke()).unwrap_or_default();
+        Some(Attempt { started, late, took, ..record })
     }
 
     /// Calls the handler with a transaction of which only the store and the handler know the type:

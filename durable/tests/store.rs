@@ -17,7 +17,8 @@ use databases::{Database, apart};
 use tickwheel_durable::{
     Attempt, Changed, Claim, Claimed, Connection, Error, Existing, Filter, Finish, HistoryFilter,
     LONGEST_ERROR, MOST_BYTES, NewTimer, Outcome, Pace, Purge, Repetition, RunId, SCHEMA_VERSION,
-    State, Store, Then, Timer, Timers, When, postgres, postgres::Postgres, sqlite, sqlite::Sqlite,
+    State, Store, Table, Then, Timer, Timers, When, postgres, postgres::Postgres, sqlite,
+    sqlite::Sqlite,
 };
 
 const NOW: Duration = Duration::ZERO;
@@ -1407,4 +1408,35 @@ fn a_new_file_may_be_opened_while_another_program_writes_in_it() {
         other.execute_batch("COMMIT").expect("it was free to write");
         drop(opened.join().expect("it opens"));
     });
+}
+
+/// SQLite makes a transaction wait that begins with a write. One that has read before fails at once, whatever its timeout.
+#[test]
+fn a_transaction_of_yours_waits_for_another_process() {
+    let database = Database::file();
+    let Database::File(path) = &database else { return };
+    drop(database.open());
+    for (round, in_a_transaction) in [false, true].into_iter().enumerate() {
+        let commit = database.begin("BEGIN IMMEDIATE; DELETE FROM tickwheel_timers");
+        let scheduled = thread::scope(|scope| {
+            let schedule = scope.spawn(|| {
+                let mut mine = rusqlite::Connection::open(path).expect("it opens");
+                mine.busy_timeout(common::PATIENCE).expect("a timeout");
+                let new = [mail(&round.to_string(), NOW)];
+                if !in_a_transaction {
+                    return sqlite::within(&mine).schedule(&new, Existing::Replace);
+                }
+                let transaction = mine.transaction().expect("it begins");
+                let scheduled = sqlite::within(&transaction).schedule(&new, Existing::Replace);
+                transaction.commit().expect("it commits");
+                scheduled
+            });
+            // What fails, does so at once. The other process is a while at it, or there would be nothing to wait for.
+            thread::sleep(Duration::from_millis(100));
+            commit();
+            schedule.join().expect("no panic")
+        });
+        let scheduled = scheduled.expect("it has waited");
+        assert!(scheduled[0].is_some_and(|scheduled| !scheduled.replaced));
+    }
 }

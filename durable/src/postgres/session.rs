@@ -415,11 +415,12 @@ impl<L: Link> Connection for Session<L> {
                 WHERE id = {id} AND fence = {fence} AND state = 'running'; COMMIT AND CHAIN;"
             )
         });
-        // The row is locked first, because a claim of another worker may look at it for a moment, and `finish` does not wait.
+        // The row is locked first, because a claim of another worker may look at it for a moment, and `finish` does not wait. That wait is
+        // none of the handler's time (ATTEMPT-7), so the limit is set behind it.
         let begin = format!(
-            "{WAIT} {start} {WAIT} SET LOCAL statement_timeout = {limit};
-             SET LOCAL idle_in_transaction_session_timeout = {limit};
-             SELECT 1 FROM tickwheel_timers WHERE id = {id} FOR UPDATE; SET LOCAL lock_timeout = 0"
+            "{WAIT} {start} {WAIT} SELECT 1 FROM tickwheel_timers WHERE id = {id} FOR UPDATE;
+             SET LOCAL statement_timeout = {limit}; SET LOCAL idle_in_transaction_session_timeout = {limit};
+             SET LOCAL lock_timeout = 0"
         );
         let schema = self.schema.clone();
         transaction.batch(&placed(&begin, schema.as_deref())).map_err(failed)?;

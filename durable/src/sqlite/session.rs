@@ -255,6 +255,12 @@ impl Connection for Session {
             if !work.within::<rusqlite::Transaction<'static>>(&mut transaction) {
                 return Ok(Transacted::Undone);
             }
+            // After some errors SQLite undoes the transaction by itself, with the end of the timer, and each further statement is one of
+            // its own.
+            if transaction.is_autocommit() {
+                work.fail("a statement has undone its transaction, or committed it, and the handler has returned `Ok`");
+                return Ok(Transacted::Undone);
+            }
             if let Some(record) = work.record() {
                 Within { client: &transaction, time: None }.record(&record)?;
             }

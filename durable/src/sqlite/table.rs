@@ -19,6 +19,9 @@ use crate::timer::{Filter, NewTimer, Scheduled, State, Timer, When};
 /// What it returns is a [`Table`]. Workers see your commit when they poll next, by default within a second. If a timer is due
 /// sooner, call [`Timers::tell`](crate::Timers::tell) after the commit.
 ///
+/// While another process writes, the call waits for as long as your `busy_timeout` says. SQLite lets nobody wait who has read in the
+/// transaction before: begin such a one with `TransactionBehavior::Immediate`.
+///
 /// ```
 /// use std::time::Duration;
 /// use tickwheel_durable::{Existing, NewTimer, Table, Timers, sqlite};
@@ -229,6 +232,8 @@ impl Table for Within<'_> {
             own.commit().map_err(failed)?;
             return Ok(results);
         }
+        // This changes nothing, and makes a transaction of yours that has not read yet one that waits for others (SQLITE-1).
+        self.execute("DELETE FROM tickwheel_timers WHERE FALSE", [])?;
         let sql = "SELECT fence FROM tickwheel_timers WHERE kind = ?1 AND key = ?2";
         let mut find = self.client.prepare_cached(sql).map_err(failed)?;
         let sql = "INSERT INTO tickwheel_timers (kind, key, payload, due, period_ms, rule, max_attempts, time_limit_ms, trace)

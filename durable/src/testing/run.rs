@@ -143,6 +143,8 @@ impl std::fmt::Debug for CancelRun {
 struct NoWorker;
 
 impl Completes for NoWorker {
+    fn begins(&self, _: &Timer, _: &Tenure) {}
+
     fn completion(&self, _: &Timer, _: &Tenure) -> Result<String, Failure> {
         Err(Failure::for_good(
             "a run of a unit test has no timer in a database that a statement could end",

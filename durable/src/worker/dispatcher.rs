@@ -12,6 +12,9 @@
 //! - FLOOR-3 The dispatcher lowers a floor to each earlier time of which it hears, and drops all floors when it does not
 //!   know what it has missed.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -210,7 +213,7 @@ impl<'a> Dispatcher<'a> {
     /// After `stop`, it stays until the last outcome is written, to extend leases and to see time limits.
     fn is_over(&mut self) -> bool {
         let state = self.shared.state();
-        state.is_stopping() && state.runs.is_empty()
+        state.is_stopping() && (state.runs.is_empty() || !state.is_finishing)
     }
 
     pub(super) fn take_in(&mut self, cause: Cause) {
@@ -288,7 +291,11 @@ impl<'a> Dispatcher<'a> {
         } else if !self.to_claim.contains(&kind) {
             self.to_claim.push_front(kind);
         }
-        self.woken.entry(kind).or_default().push(wake);
+        // A claim takes fewer, so more are not counted. A kind may have no room for a long time.
+        let woken = self.woken.entry(kind).or_default();
+        if woken.len() < WAKES as usize {
+            woken.push(wake);
+        }
         self.lower_floor(kind, wake);
     }
 
@@ -718,8 +725,8 @@ impl<'a> Dispatcher<'a> {
                 shared.settle(&mut state, finish);
             } else {
                 if job.is_suspected {
-                    let until = shared.scheduler.now() + ALONE;
-                    state.alone = Some(Alone { fence, until, has_started: false });
+                    state.alone = Some(Alone { fence, until: shared.scheduler.now() + ALONE });
+                    _ = shared.causes.insert(Cause::NotAlone, (), ALONE);
                 }
                 state.lines[kind].jobs.push_back(job);
                 new += 1;
@@ -844,9 +851,10 @@ impl<'a> Dispatcher<'a> {
         }
         let (kind, timer, tenure) = (held.kind, Arc::clone(&held.timer), Arc::clone(&held.tenure));
         let is_async = shared.kinds[kind].handler.is_async();
-        let was_polled = !is_async || tenure.began().is_some();
-        // A flight whose first poll was a short while ago (FLIGHT-4).
-        if is_async && !tenure.is_late() {
+        let has_to_wait = is_async || shared.kinds[kind].handler.is_transactional();
+        let was_called = !has_to_wait || tenure.began().is_some();
+        // It was called a short while ago (FLIGHT-4, ATTEMPT-7).
+        if has_to_wait && !tenure.is_late() {
             drop(state);
             _ = shared.causes.insert(Cause::Limit(fence), (), tenure.left());
             return;
@@ -856,7 +864,7 @@ impl<'a> Dispatcher<'a> {
         let is_alive = shared.width_of(kind, &state.lines[kind]) > 0;
         let is_replaced = is_alive && !is_async && !state.is_stopping();
         drop(state);
-        let then = if was_polled {
+        let then = if was_called {
             count(&shared.counters.timed_out, 1);
             sight::timed_out(&timer);
             // Its rule is the user's, so it is asked while nothing is locked.
@@ -874,10 +882,11 @@ impl<'a> Dispatcher<'a> {
         }
         drop(state);
         tenure.cut();
+        shared.outage.wake(); // in which it may wait for its transaction
         if is_replaced {
             runner::start_another(shared, kind);
         }
-        if was_polled {
+        if was_called {
             shared.tell_of_time_limit(kind, &timer, None);
         }
         if !is_alive {

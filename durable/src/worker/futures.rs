@@ -20,8 +20,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use super::runner::{Ended, end, has_started, uncount};
-use super::shared::{Cause, Job, Shared};
+use super::runner::{Ended, end, uncount};
+use super::shared::{Job, Shared};
 use crate::error::StopReason;
 use crate::failure::Failure;
 use crate::handler::{Handler, HandlerFuture, Run, TIME_LIMIT};
@@ -99,10 +99,8 @@ impl Future for Flight {
         let polled = flight.span.enter(|| {
             caught(|| {
                 if flight.started.is_none() {
-                    flight.started = Some(has_started(shared, job));
-                    let limit = shared.time_limit_of(job.kind, &job.timer);
-                    job.tenure.start(limit, false);
-                    _ = shared.causes.insert(Cause::Limit(job.timer.fence), (), limit);
+                    let started = shared.has_started_late(job.kind, &job.timer, &job.tenure);
+                    flight.started = Some(started);
                     let Handler::Async(handle) = &shared.kinds[job.kind].handler else {
                         return Err(Failure::new("this handler is no future"));
                     };

@@ -23,7 +23,7 @@ pub(super) enum Part {
 #[derive(Default)]
 pub(super) struct Outage {
     tries: Mutex<Tries>,
-    /// A part has a turn earlier than it was said, or the worker stops.
+    /// A part has a turn earlier than it was said, or a reason not to wait for one.
     has_changed: Condvar,
 }
 
@@ -56,9 +56,9 @@ impl Outage {
         self.tries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends the waits of those that do not wait when the worker stops.
-    pub(super) fn stop(&self) {
-        drop(self.tries()); // one that is about to wait has not seen the stop, and waits by now
+    /// Ends the waits of those that have a reason to: the worker stops, or the time of a run is over.
+    pub(super) fn wake(&self) {
+        drop(self.tries()); // one that is about to wait has not seen the reason, and waits by now
         self.has_changed.notify_all();
     }
 }
@@ -99,6 +99,9 @@ impl Shared {
             }
             let waited = self.outage.has_changed.wait_timeout(tries, left);
             tries = waited.unwrap_or_else(PoisonError::into_inner).0;
+            if is_over() {
+                return false; // it would take a turn, and not use it
+            }
         }
     }
 

@@ -15,6 +15,12 @@ use crate::store::{Finish, Then};
 use crate::timer::{LONGEST_KEY, Repetition, State, Timer};
 
 impl Completes for Shared {
+    fn begins(&self, timer: &Timer, tenure: &Tenure) {
+        if let Some(kind) = self.kind_named(&timer.kind) {
+            self.has_started_late(kind, timer, tenure);
+        }
+    }
+
     fn completion(&self, timer: &Timer, tenure: &Tenure) -> Result<String, Failure> {
         let is_of = |kind: &Kind| kind.name == timer.kind && kind.handler.is_transactional();
         if self.kinds.iter().any(is_of) {
@@ -23,11 +29,14 @@ impl Completes for Shared {
             ));
         }
         let then = self.after_success(timer)?;
+        let next = if let Then::Next(next) = then { Some(next) } else { None };
         let kind = self.kind_named(&timer.kind);
         let record = kind.and_then(|kind| self.record(kind, timer, tenure, &then));
         let finish = Finish { record, ..Finish::new(timer.run(), timer.attempts, then) };
         let none = || Failure::for_good("this store has no statement that completes a run");
-        self.timers.store().completion(&finish).ok_or_else(none)
+        let statement = self.timers.store().completion(&finish).ok_or_else(none)?;
+        tenure.completes(next);
+        Ok(statement)
     }
 }
 

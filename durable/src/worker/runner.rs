@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::{Arc, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use super::futures;
 use super::outage::{Part, gap};
@@ -18,7 +18,21 @@ use crate::timers::Opened;
 /// Starts the finisher, and a handler thread for each kind. The others are started when they are needed.
 pub(super) fn start(shared: &Arc<Shared>) -> Result<()> {
     (0..shared.kinds.len()).try_for_each(|kind| start_handler(shared, kind))?;
-    shared.spawn("finisher", finisher)
+    shared.state().is_finishing = true;
+    shared.spawn("finisher", |shared| {
+        let end = End(shared);
+        finisher(shared);
+        drop(end);
+    })
+}
+
+/// The end of the finisher, also by a panic.
+struct End<'a>(&'a Shared);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.end_of_finisher();
+    }
 }
 
 /// Starts a further thread of a kind, or reports why not. The kind has others.
@@ -137,9 +151,8 @@ fn begin_one(shared: &Shared, job: &Job, is_written: bool) -> Option<Duration> {
         held.tenure.start(limit, kind.handler.is_transactional()); // a flight begins anew (FLIGHT-4)
     }
     if let Some(alone) = state.alone.as_mut().filter(|alone| alone.fence == fence) {
-        alone.has_started = true;
         alone.until = shared.scheduler.now() + ALONE;
-        shared.wake_after(Cause::NotAlone, ALONE);
+        _ = shared.causes.insert(Cause::NotAlone, (), ALONE);
     }
     drop(state);
     _ = shared.causes.insert(Cause::Limit(fence), (), limit);
@@ -229,25 +242,17 @@ pub(super) enum Ended {
     Committed(Then),
     /// It was not called, because the timer is another's.
     Lost,
-    /// It was not called, because the database could not be reached.
+    /// It was not called, because the database could not be reached, or the time limit was over before.
     NotCalled,
 }
 
-/// The handler of a job is called. Returns when.
-pub(super) fn has_started(shared: &Shared, job: &Job) -> Instant {
-    let started = shared.scheduler.now();
-    let time = shared.clock().time(started);
-    job.tenure.begin(started, time);
-    let late = time.duration_since(job.tenure.woke()).unwrap_or_default();
-    let late_micros = u64::try_from(late.as_micros()).unwrap_or(u64::MAX);
-    shared.counters.max_lateness.fetch_max(late_micros, std::sync::atomic::Ordering::Relaxed);
-    sight::started(&job.timer, late);
-    started
-}
-
 fn run(shared: &Arc<Shared>, job: &Job, limit: Duration) {
-    let started = has_started(shared, job);
     let kind = &shared.kinds[job.kind];
+    let started = if kind.handler.is_transactional() {
+        shared.scheduler.now() // it is called later (ATTEMPT-7)
+    } else {
+        shared.has_started(&job.timer, &job.tenure)
+    };
     let max_attempts = shared.max_attempts(job.kind, &job.timer);
     let run = Run::new(&job.timer, &job.tenure, max_attempts, Arc::clone(shared) as _);
     let ended = sight::span(&job.timer, shared.settings.continues.as_deref()).enter(|| {
@@ -258,7 +263,9 @@ fn run(shared: &Arc<Shared>, job: &Job, limit: Duration) {
         }
     });
     let took = shared.scheduler.now().saturating_duration_since(started);
-    sight::ran(&job.timer, took);
+    if job.tenure.began().is_some() {
+        sight::ran(&job.timer, took);
+    }
     end(shared, job, ended, took);
 }
 
@@ -274,8 +281,9 @@ fn transact(shared: &Shared, job: &Job, limit: Duration, run: Run<'_>) -> Ended 
     let handler = &shared.kinds[job.kind].handler;
     let Some(of) = handler.transaction_type() else { return Ended::NotCalled };
     let mut work = Work { run, start, handler, result: None, record };
+    let is_over = || shared.is_stopping() || !job.tenure.is_current();
     let transacted = loop {
-        if !shared.await_turn(Part::Handlers) || !job.tenure.is_current() {
+        if !shared.await_turn_unless(Part::Handlers, is_over) || !job.tenure.is_current() {
             return Ended::NotCalled;
         }
         let transacted = shared.timers.lend(Purpose::Handler(of), |connection| {
@@ -306,9 +314,11 @@ fn transact(shared: &Shared, job: &Job, limit: Duration, run: Run<'_>) -> Ended 
             Ended::Committed(finish.then)
         }
         Ok(Transacted::Lost) => Ended::Lost,
-        Ok(Transacted::Undone) => Ended::Returned(
-            work.result.unwrap_or_else(|| Err(Failure::new("the handler was not called"))),
-        ),
+        Ok(Transacted::Undone) => match work.result {
+            Some(result) => Ended::Returned(result),
+            None if !job.tenure.is_current() => Ended::NotCalled, // ATTEMPT-7
+            None => Ended::Returned(Err(Failure::new("the handler was not called"))),
+        },
         // If it was committed after all, the timer is not running any more, and this failure changes nothing (STORE-3).
         Err(error) => {
             shared.look_now(); // in case it was a series
@@ -319,8 +329,8 @@ fn transact(shared: &Shared, job: &Job, limit: Duration, run: Run<'_>) -> Ended 
 
 /// What a handler has returned does not count if its time was over, also if the dispatcher does not know that yet, or if it has
 /// stopped because it was told that its run is not current.
-fn heed(job: &Job, result: HandlerResult) -> HandlerResult {
-    if job.tenure.is_late() {
+fn heed(job: &Job, is_late: bool, result: HandlerResult) -> HandlerResult {
+    if is_late {
         Err(Failure::new(TIME_LIMIT))
     } else if result.is_ok() && job.tenure.has_heard() {
         Err(Failure::new("it was told that its run was not current any more"))
@@ -333,8 +343,10 @@ fn heed(job: &Job, result: HandlerResult) -> HandlerResult {
 pub(super) fn end(shared: &Shared, job: &Job, ended: Ended, took: Duration) {
     let fence = job.timer.fence;
     let was_ok = matches!(ended, Ended::Returned(Ok(())));
+    // Read once: what is in time now stays so, however long the rule takes that is asked below.
+    let is_late = job.tenure.is_late();
     let ended = match ended {
-        Ended::Returned(result) => Ended::Returned(heed(job, result)),
+        Ended::Returned(result) => Ended::Returned(heed(job, is_late, result)),
         other => other,
     };
     // A rule is the user's, so it is asked while nothing is locked.
@@ -369,7 +381,7 @@ pub(super) fn end(shared: &Shared, job: &Job, ended: Ended, took: Duration) {
             shared.tell_of_failure(&job.timer, &then);
         }
         settle(shared, job, then);
-        if job.tenure.is_late() {
+        if is_late {
             sight::timed_out(&job.timer);
             sight::has_come_back(&job.timer);
             count(&shared.counters.timed_out, 1);
@@ -616,7 +628,10 @@ impl<'a> Finisher<'a> {
                 }
                 if let Some(held) = held {
                     shared.tell_of_death(&held.timer, &outcome.then);
-                    expect_next(shared, held.kind, &held.timer, &outcome.then);
+                    // The handler may have written an earlier time than the one that follows its return.
+                    let next = held.tenure.next().filter(|_| !written.contains(&fence));
+                    let then = next.map_or(outcome.then, Then::Next);
+                    expect_next(shared, held.kind, &held.timer, &then);
                 }
             } else if held.is_some() {
                 count(&shared.counters.lost, 1);

@@ -37,6 +37,8 @@
 //!   it writes any other death.
 //! - ATTEMPT-6 A run that the rule of its series leaves out, because it is late, has no attempt: what follows a success is written
 //!   with the number 0.
+//! - ATTEMPT-7 A handler in a transaction is called once the worker has that, and its time limit counts from there. What has waited for it
+//!   for a whole time limit, because the database was away or somebody had locked the timer, is given back uncounted.
 //!
 //! # Kinds
 //!
@@ -63,7 +65,8 @@
 //! - LEASE-3 A run starts only while its lease lasts by the clock of this process, counted from before the claim was sent.
 //! - LEASE-4 Nothing is locked while a handler or a hook runs, or the database works.
 //! - LEASE-5 After `stop`, no claim begins, and nothing queued starts. The dispatcher ends when `runs` is empty, and the
-//!   finisher after it, because a claim that was under way at the stop still brings runs to give back.
+//!   finisher after it, because a claim that was under way at the stop still brings runs to give back. If the finisher has panicked,
+//!   the dispatcher ends too, so that the leases end and other workers take the timers over.
 //! - CANCEL-1 A run whose timer was cancelled or replaced, in whatever process, knows it within a second. Each [`ASK`], the dispatcher
 //!   asks which of the runs that have lasted for [`LONG_RUN`] are still this worker's, if there are any, and ends the tenure of the
 //!   others. So runs that are shorter cost nothing. It does not ask about a run in a transaction, which holds its timer (PG-3), nor
@@ -78,6 +81,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
+use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
@@ -213,7 +217,7 @@ pub(super) enum Cause {
     Cancelled,
     /// A run is over, so there is room again.
     Room,
-    /// A suspected run has taken so long that others may start beside it.
+    /// A suspected run has taken so long, or has not started for so long, that others may start beside it.
     NotAlone,
     /// The database has failed, and is tried again. Only the dispatcher sets this.
     Again,
@@ -276,9 +280,9 @@ pub(super) struct Line {
 #[derive(Clone, Copy)]
 pub(super) struct Alone {
     pub(super) fence: i64,
-    /// Until then it waits for the others, and once it has started, the others wait for it.
+    /// Until then it waits for the others, and they for it. Its start sets this anew. Before that it ends too, because all threads of its
+    /// kind may be in handlers that take long.
     pub(super) until: Instant,
-    pub(super) has_started: bool,
 }
 
 #[derive(Default)]
@@ -297,6 +301,8 @@ pub(super) struct State {
     pub(super) stop: Option<StopReason>,
     /// The dispatcher has not ended. A claim that was under way at the stop may still bring runs.
     pub(super) is_dispatching: bool,
+    /// The finisher has not ended. Without it no outcome is written any more.
+    pub(super) is_finishing: bool,
     /// Threads of the worker that have not ended, and runs of async handlers (FLIGHT-3).
     pub(super) threads: usize,
     /// Those that wait for the end as futures.
@@ -487,9 +493,9 @@ impl Shared {
     /// A timer of this kind wakes at this time, as all workers come to know. Later ones than the next look will see are left
     /// to it.
     pub(crate) fn expect(&self, kind: usize, wake: SystemTime) {
-        if !self.causes.contains_key(&Cause::Mine(kind, grain_of(wake))) {
-            self.expect_as(Cause::Due, kind, wake);
-        }
+        // What this worker knows alone stays so, and comes at another instant if a clock was set in the meantime.
+        let is_mine = self.causes.contains_key(&Cause::Mine(kind, grain_of(wake)));
+        self.expect_as(if is_mine { Cause::Mine } else { Cause::Due }, kind, wake);
     }
 
     /// Like `expect`, for a timer of which the other workers may not know (TURN-2).
@@ -573,8 +579,7 @@ impl Shared {
     /// Quick handlers are claimed ahead of the threads, of a kind among others as far as its share of them says. One whose handler has not ended yet may be slow.
     pub(super) fn room(&self, kind: usize, share: Option<(u32, u32)>) -> u32 {
         let state = self.state();
-        let waits = |alone: Alone| !alone.has_started || self.scheduler.now() < alone.until;
-        if state.alone.is_some_and(waits) {
+        if state.alone.is_some_and(|alone| self.scheduler.now() < alone.until) {
             return 0;
         }
         let line = &state.lines[kind];
@@ -623,6 +628,27 @@ impl Shared {
         }
         let in_flight = line.in_flight.saturating_sub(line.stuck);
         self.width_of(kind, line).saturating_sub(in_flight)
+    }
+
+    /// The handler of a run is called. Returns when.
+    pub(super) fn has_started(&self, timer: &Timer, tenure: &Tenure) -> Instant {
+        let started = self.scheduler.now();
+        let time = self.clock().time(started);
+        tenure.begin(started, time);
+        let late = time.duration_since(tenure.woke()).unwrap_or_default();
+        let late_micros = u64::try_from(late.as_micros()).unwrap_or(u64::MAX);
+        self.counters.max_lateness.fetch_max(late_micros, Ordering::Relaxed);
+        sight::started(timer, late);
+        started
+    }
+
+    /// The same for a handler that had to wait for its runtime or its transaction. Its time limit counts from here (FLIGHT-4, ATTEMPT-7).
+    pub(super) fn has_started_late(&self, kind: usize, timer: &Timer, tenure: &Tenure) -> Instant {
+        let started = self.has_started(timer, tenure);
+        let limit = self.time_limit_of(kind, timer);
+        tenure.start(limit, self.kinds[kind].handler.is_transactional());
+        _ = self.causes.insert(Cause::Limit(timer.fence), (), limit);
+        started
     }
 
     /// A run of an async handler is over, or was not started.
@@ -675,7 +701,7 @@ impl Shared {
         }
         state.stop = Some(reason);
         drop(state);
-        self.outage.stop();
+        self.outage.wake();
         (0..self.kinds.len()).for_each(|kind| self.release_queued(kind));
         _ = self.causes.insert(Cause::Stop, (), Duration::ZERO);
     }
@@ -712,6 +738,12 @@ impl Shared {
         self.has_outcomes.notify_all();
     }
 
+    /// From here on, the dispatcher waits for no run.
+    pub(super) fn end_of_finisher(&self) {
+        self.state().is_finishing = false;
+        _ = self.causes.insert(Cause::Stop, (), Duration::ZERO);
+    }
+
     /// A thread of the worker, or what counts as one, has ended.
     pub(super) fn thread_has_ended(&self) {
         let mut state = self.state();
@@ -722,15 +754,18 @@ impl Shared {
         wakers.into_iter().for_each(|waker| quietly(|| waker.wake()));
     }
 
-    /// Returns why the worker has stopped, once it has ended as for `await_end`. Until then it keeps the waker.
+    /// Returns why the worker has stopped, once it has ended as for `await_end`. Until then it keeps the waker, once for each task: one that
+    /// waits for something else too is polled again and again.
     pub(super) fn poll_end(&self, waker: &Waker) -> Option<StopReason> {
         let waker = waker.clone(); // the user's code, so nothing is locked
         let mut state = self.state();
         if state.has_ended() {
             return state.stop;
         }
-        state.wakers.push(waker);
-        None
+        if !state.wakers.iter().any(|known| known.will_wake(&waker)) {
+            state.wakers.push(waker);
+        }
+        None // `state` is dropped before a waker that is known already
     }
 
     /// Waits until the worker has been stopped and its threads have ended, but for those that are stuck.
@@ -795,8 +830,10 @@ fn grain_of(wake: SystemTime) -> i64 {
     micros(wake).saturating_add(GRAIN - 1) / GRAIN * GRAIN
 }
 
+/// Prints to stderr, if anybody reads it: `eprintln!` would panic if not.
 fn print(text: &str) {
-    eprintln!("tickwheel: a worker of durable timers: {text}");
+    let line = format!("tickwheel: a worker of durable timers: {text}\n");
+    _ = std::io::stderr().write_all(line.as_bytes());
 }
 
 /// A thread of the worker. Its `Drop` is the thread's end, whether it was started or not.

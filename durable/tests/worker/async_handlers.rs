@@ -1,9 +1,11 @@
 //! Handlers that are futures on a runtime: how many run at once, and what becomes of those that panic, never end, block their
 //! thread, or lose their runtime.
 
-use std::future::pending;
+use std::future::{Future, pending};
+use std::pin::pin;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
+use std::task::{Context, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -413,6 +415,30 @@ fn a_worker_ends_on_the_thread_that_runs_its_futures() {
         assert_eq!(worker.stats().done, 1);
         assert_eq!(worker.stopped().await, StopReason::Stopped, "again, at once");
     });
+}
+
+/// Whoever waits for the end beside other work is polled whenever there is some of that, for as long as the service lives.
+#[test]
+fn a_task_that_waits_for_the_end_is_kept_once() {
+    struct Task;
+    impl Wake for Task {
+        fn wake(self: Arc<Self>) {}
+    }
+    let timers = Timers::open("sqlite::memory:").expect("it opens");
+    let worker = noting(&timers).0.start(Scheduler::global()).expect("it starts");
+    let task = Arc::new(Task);
+    let waker = Waker::from(Arc::clone(&task));
+    for _ in 0..100 {
+        // A `select!` in a loop makes a new future each time.
+        let mut end = pin!(worker.stopped());
+        for _ in 0..10 {
+            assert!(end.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        }
+    }
+    let kept = Arc::strong_count(&task);
+    assert!(kept <= 3, "{kept} of the test, its waker and the worker");
+    assert!(worker.stop(PATIENCE));
+    until("it was woken", || Arc::strong_count(&task) == 2);
 }
 
 fn on_this(timers: &Timers) -> WorkerBuilder {

@@ -1,16 +1,19 @@
 //! A store of another crate, with a type of transaction that this one has never heard of: a list of lines, kept or not.
 
+use std::io::Read;
+use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, SystemTime};
 
 use tickwheel::Scheduler;
 use tickwheel_durable::{
-    Changed, Claim, Claimed, Connection, Existing, Filter, Finish, KindCounts, Look, NewTimer,
-    Result, RunId, Scheduled, State, Store, Table, Timer, Timers, Transacted, TransactionType,
-    Transactions, When, Work, sqlite,
+    Changed, Claim, Claimed, Connection, Error, Existing, Filter, Finish, KindCounts, Look,
+    NewTimer, Result, RunId, Scheduled, State, StopReason, Store, Table, Timer, Timers, Transacted,
+    TransactionType, Transactions, When, Work, sqlite,
 };
 
-use super::common::{PATIENCE, until};
+use super::common::{PATIENCE, process_of, until};
 use super::{NOW, mail, quick};
 
 /// What its handlers work in. It borrows, as transactions do.
@@ -25,11 +28,22 @@ type Kept = Arc<Mutex<Vec<String>>>;
 struct Foreign {
     timers: sqlite::Sqlite,
     kept: Kept,
+    /// No transaction of a handler can begin.
+    is_away: Arc<AtomicBool>,
+    /// The next write of outcomes panics.
+    panics: Arc<AtomicBool>,
+}
+
+fn foreign() -> Foreign {
+    let (is_away, panics) = (Arc::default(), Arc::default());
+    Foreign { timers: sqlite::Sqlite::new(":memory:"), kept: Kept::default(), is_away, panics }
 }
 
 impl Store for Foreign {
     fn connect(&self) -> Result<Box<dyn Connection>> {
-        Ok(Box::new(Link { timers: self.timers.connect()?, kept: Arc::clone(&self.kept) }))
+        let (kept, is_away) = (Arc::clone(&self.kept), Arc::clone(&self.is_away));
+        let panics = Arc::clone(&self.panics);
+        Ok(Box::new(Link { timers: self.timers.connect()?, kept, is_away, panics }))
     }
 
     fn migrate(&self) -> Result<()> {
@@ -44,6 +58,8 @@ impl Store for Foreign {
 struct Link {
     timers: Box<dyn Connection>,
     kept: Kept,
+    is_away: Arc<AtomicBool>,
+    panics: Arc<AtomicBool>,
 }
 
 /// What is as in the other store.
@@ -73,8 +89,12 @@ impl Connection for Link {
         fn claim(&mut self, claim: &Claim<'_>) -> Result<Claimed>;
         fn start(&mut self, run: RunId, attempts: u32) -> Result<bool>;
         fn extend(&mut self, runs: &[RunId], lease: Duration) -> Result<Changed>;
-        fn finish(&mut self, runs: &[Finish]) -> Result<Changed>;
         fn counts(&mut self) -> Result<Vec<KindCounts>>;
+    }
+
+    fn finish(&mut self, runs: &[Finish]) -> Result<Changed> {
+        assert!(!self.panics.swap(false, Ordering::Relaxed), "a fault of the store");
+        self.timers.finish(runs)
     }
 
     fn transact(
@@ -83,6 +103,9 @@ impl Connection for Link {
         _: Duration,
         work: &mut Work<'_>,
     ) -> Result<Transacted> {
+        if self.is_away.load(Ordering::Relaxed) {
+            return Err(Error::unreachable("it is away"));
+        }
         if let Some(attempts) = work.start() {
             self.timers.start(finish.run, attempts)?;
         }
@@ -99,8 +122,7 @@ impl Connection for Link {
 /// Its connections do not tell which runs are still running, so the extension of the lease does.
 #[test]
 fn a_run_of_a_store_that_cannot_be_asked_learns_that_its_timer_is_gone() {
-    let store = Foreign { timers: sqlite::Sqlite::new(":memory:"), kept: Kept::default() };
-    let timers = Timers::with_store(store).expect("it opens");
+    let timers = Timers::with_store(foreign()).expect("it opens");
     let (begun, has_begun) = mpsc::channel();
     let worker = timers.worker().lease(Duration::from_millis(150)).handle("mail", move |run| {
         _ = begun.send(());
@@ -117,7 +139,7 @@ fn a_run_of_a_store_that_cannot_be_asked_learns_that_its_timer_is_gone() {
 #[test]
 fn a_foreign_type_of_transaction_needs_nothing_of_this_crate() {
     let kept = Kept::default();
-    let store = Foreign { timers: sqlite::Sqlite::new(":memory:"), kept: Arc::clone(&kept) };
+    let store = Foreign { kept: Arc::clone(&kept), ..foreign() };
     let timers = Timers::with_store(store).expect("it opens");
     let worker =
         timers.worker().retry(quick(3)).handle_in::<Lines<'static>>("mail", |run, lines| {
@@ -146,4 +168,80 @@ fn a_foreign_type_of_transaction_needs_nothing_of_this_crate() {
     let worker = timers.worker().handle("mail", |_| Ok(())).history(PATIENCE);
     let error = worker.start(Scheduler::global()).expect_err("this store keeps no history");
     assert!(error.to_string().contains("keeps no history"), "{error}");
+}
+
+/// An attempt is a start of the handler. While the transaction cannot begin, no handler is called, however long that lasts.
+#[test]
+fn what_waits_for_its_transaction_beyond_its_time_limit_uses_up_no_attempt() {
+    let (kept, is_away) = (Kept::default(), Arc::new(AtomicBool::new(true)));
+    let store = Foreign { kept: Arc::clone(&kept), is_away: Arc::clone(&is_away), ..foreign() };
+    let timers = Timers::with_store(store).expect("it opens");
+    let (tell, told) = mpsc::channel();
+    let worker = timers.worker().retry(quick(1)).time_limit(Duration::from_millis(30));
+    let worker = worker.on_error(move |error| _ = tell.send(error.to_string()));
+    let worker = worker.handle_in::<Lines<'static>>("mail", |run, lines| {
+        lines.0.push(format!("{} {}", run.key(), run.attempt()));
+        Ok(())
+    });
+    let worker = worker.start(Scheduler::global()).expect("it starts");
+    timers.schedule(&mail("1", NOW)).expect("scheduled");
+    let mut stuck = 0;
+    until("its time is over, again and again", || {
+        stuck = worker.stats().stuck.max(stuck);
+        worker.stats().released > 25 || worker.stats().dead > 0
+    });
+    // A thread whose run is over does not wait for the database any more, with the turn of another one.
+    assert!(stuck <= 4, "{stuck}");
+    is_away.store(false, Ordering::Relaxed);
+    until("it is over", || worker.stats().done + worker.stats().dead > 0);
+    assert_eq!(*kept.lock().expect("no panic"), ["1 1"]);
+    let stats = worker.stats();
+    assert_eq!((stats.done, stats.failed, stats.timed_out), (1, 0, 0), "{stats:?}");
+    until("the others have come back", || worker.stats().stuck == 0);
+    assert!(worker.stop(PATIENCE));
+    let alarms: Vec<_> = told.try_iter().filter(|error| error.contains("time limit")).collect();
+    assert!(alarms.is_empty(), "{alarms:?}");
+}
+
+/// Its outcomes are not written any more, so it must not keep its timers either.
+#[test]
+fn a_worker_that_can_write_no_outcome_leaves_its_timers_to_others() {
+    let panics = Arc::new(AtomicBool::new(true));
+    let store = Foreign { panics: Arc::clone(&panics), ..foreign() };
+    let timers = Timers::with_store(store).expect("it opens");
+    let worker = || timers.worker().lease(Duration::from_millis(200)).handle("mail", |_| Ok(()));
+    let first = worker().on_error(|_| {}).start(Scheduler::global()).expect("it starts");
+    timers.schedule(&mail("1", NOW)).expect("scheduled");
+    until("it has stopped", || first.stop_reason() == Some(StopReason::Panicked));
+    let second = worker().start(Scheduler::global()).expect("it starts");
+    until("the other has run it", || second.stats().done == 1);
+    assert_eq!(first.wait(PATIENCE), Some(StopReason::Panicked));
+    assert!(second.stop(PATIENCE));
+}
+
+/// Whoever has read the errors of a service may have gone: a collector of logs, or the other end of a pipe.
+#[test]
+fn errors_that_nobody_can_read_stop_no_worker() {
+    const OWN: &str = "TICKWHEEL_NO_STDERR";
+    if std::env::var_os(OWN).is_none() {
+        let mut child = process_of(errors_that_nobody_can_read_stop_no_worker);
+        child.env(OWN, "1").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = child.spawn().expect("it starts");
+        drop(child.stderr.take()); // before the child goes on, because its stdin has not ended
+        let child = child.wait_with_output().expect("it ends");
+        assert!(child.status.success(), "{:?}: {:?}", child.status, child.stdout);
+        return;
+    }
+    _ = std::io::stdin().read_to_end(&mut Vec::new());
+    let is_away = Arc::new(AtomicBool::new(true));
+    let store = Foreign { is_away: Arc::clone(&is_away), ..foreign() };
+    let timers = Timers::with_store(store).expect("it opens");
+    // Without a hook, errors are printed.
+    let worker = timers.worker().handle_in::<Lines<'static>>("mail", |_, _| Ok(()));
+    let worker = worker.start(Scheduler::global()).expect("it starts");
+    timers.schedule(&mail("1", NOW)).expect("scheduled");
+    until("it is told", || worker.stats().errors > 0);
+    is_away.store(false, Ordering::Relaxed);
+    until("it is done", || worker.stats().done == 1);
+    assert!(worker.stop(PATIENCE));
 }

@@ -245,3 +245,25 @@ pub(crate) fn futures_see_the_history(database: &Database<'_>) {
     .expect("no error");
     assert!(worker.stop(PATIENCE));
 }
+
+/// SQLite may undo a transaction by itself, in which case each further statement is committed at once.
+#[test]
+fn what_the_database_has_undone_is_no_success_in_the_history() {
+    let timers = Timers::open("sqlite::memory:").expect("it opens");
+    let (tell, told) = mpsc::channel();
+    let worker = timers.worker().retry(quick(1)).history(HOUR);
+    let worker = worker.handle_in_sqlite("tx", |_, transaction| {
+        transaction.execute_batch("CREATE TABLE effects (key TEXT PRIMARY KEY)")?;
+        for _ in 0..2 {
+            _ = transaction.execute("INSERT OR ROLLBACK INTO effects VALUES ('a')", []);
+        }
+        Ok(())
+    });
+    let worker = worker.on_dead(move |_, reason| _ = tell.send(reason.to_owned()));
+    let worker = worker.start(Scheduler::global()).expect("it starts");
+    timers.schedule(&NewTimer::new("tx", "1", NOW)).expect("scheduled");
+    let reason = told.recv_timeout(PATIENCE).expect("it dies");
+    assert_eq!(outcomes(&of(&timers, "tx", "1")), [Outcome::Dead], "{reason}");
+    assert!(reason.contains("has undone its transaction"), "{reason}");
+    assert!(worker.stop(PATIENCE));
+}

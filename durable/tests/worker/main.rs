@@ -46,7 +46,8 @@ use history::{
 use runs::{
     a_cancel_reaches_a_run_within_a_second, a_failure_may_be_given_up,
     a_handler_that_hangs_raises_an_alarm, a_rule_that_nobody_knows_is_the_end_at_once,
-    a_run_that_has_completed_itself_is_not_cancelled, a_snooze_gives_its_place_to_others,
+    a_run_that_has_completed_itself_is_not_cancelled,
+    a_series_that_has_completed_its_run_goes_on_at_once, a_snooze_gives_its_place_to_others,
     a_snooze_stays_in_its_series, a_snooze_undoes_the_transaction, a_snooze_uses_up_no_attempt,
     each_kind_has_its_own_retries, the_end_of_a_lease_is_noticed,
     to_ask_about_long_runs_costs_little, what_a_stop_hands_back_starts_elsewhere_at_once,
@@ -753,7 +754,8 @@ fn others_take_over_at_once_what_a_stopped_worker_waited_for(database: &Database
     let worker = worker.start(Scheduler::global()).expect("it starts");
     until("it has looked", || worker.stats().looks > 0);
     assert!(failing.stop(PATIENCE));
-    assert_eq!(next(&seen).attempt, 2);
+    // On a busy machine the first one may have tried it again by now.
+    assert_eq!(u64::from(next(&seen).attempt), failing.stats().failed + 1);
 }
 
 // ----- transactions --------------------------------------------------------------------------
@@ -911,6 +913,51 @@ fn a_transaction_that_takes_too_long_is_tried_again(database: &Database<'_>) {
     assert!(is_gone(&timers, "1"));
     let stats = worker.stats();
     assert_eq!((stats.taken_over, stats.lost), (0, 0));
+    assert!(worker.stop(PATIENCE));
+}
+
+/// Its handler is not called before the lock is free, so no attempt is spent, also if that takes longer than the time limit.
+fn a_timer_that_somebody_holds_longer_than_its_time_limit_uses_up_no_attempt(
+    database: &Database<'_>,
+) {
+    const QUICK: u64 = 50;
+    if database.is_sqlite() {
+        return; // nothing there holds one timer
+    }
+    let timers = database.open();
+    let (go, gone) = mpsc::channel();
+    let (gone, (log, seen)) = (Mutex::new(gone), Log::new());
+    let worker = timers.worker().threads(1).retry(quick(1)).handle_in_postgres("mail", {
+        move |run, _| {
+            log.add(run);
+            if run.key() == "long" {
+                _ = gone.lock().expect("no panic").recv_timeout(PATIENCE);
+            }
+            Ok(())
+        }
+    });
+    let worker = worker.start(Scheduler::global()).expect("it starts");
+    // It learns that mails are quick, so it claims the second one while the first is under way. The first of all waits for a connection.
+    let quick: Vec<_> = (0..QUICK).map(|n| mail(&n.to_string(), NOW)).collect();
+    timers.schedule_all(&quick).expect("scheduled");
+    until("they are done", || worker.stats().done == QUICK);
+    seen.try_iter().for_each(drop);
+    let held = mail("held", SOON).max_attempts(50).time_limit(Duration::from_millis(50));
+    timers.schedule_all(&[mail("long", NOW), held]).expect("scheduled");
+    until("both are claimed", || worker.stats().claimed == QUICK + 2);
+    let mut holds = client(&database.url());
+    let mut holds = holds.transaction().expect("it begins");
+    let lock = "SELECT FROM tickwheel_timers WHERE key = 'held' FOR UPDATE";
+    holds.execute(lock, &[]).expect("it is held");
+    go.send(()).expect("it listens");
+    until("its time is over", || worker.stats().stuck == 1 || worker.stats().failed > 0);
+    holds.commit().expect("it ends");
+    until("all are done", || worker.stats().done == QUICK + 2);
+    let seen: Vec<_> = seen.try_iter().map(|seen| (seen.key, seen.attempt)).collect();
+    let seen: Vec<_> = seen.iter().map(|(key, attempt)| (key.as_str(), *attempt)).collect();
+    assert_eq!(seen, [("long", 1), ("held", 1)]);
+    let stats = worker.stats();
+    assert_eq!((stats.failed, stats.timed_out, stats.released), (0, 0, 1), "{stats:?}");
     assert!(worker.stop(PATIENCE));
 }
 
@@ -1383,6 +1430,7 @@ on_both! {
     a_series_in_transactions_goes_on,
     the_order_and_its_timer_are_written_together_or_not_at_all,
     a_transaction_that_takes_too_long_is_tried_again,
+    a_timer_that_somebody_holds_longer_than_its_time_limit_uses_up_no_attempt,
     a_transaction_that_never_ends_is_ended,
     a_machine_whose_clock_is_off_sends_nothing_early,
     jumps_of_the_clock_lose_nothing,
@@ -1436,6 +1484,7 @@ on_both! {
     a_handler_that_hangs_raises_an_alarm,
     the_end_of_a_lease_is_noticed,
     a_run_that_has_completed_itself_is_not_cancelled,
+    a_series_that_has_completed_its_run_goes_on_at_once,
     what_a_stop_hands_back_starts_elsewhere_at_once,
     ; // these count what the server does
     a_thousand_async_handlers_run_at_the_same_time,

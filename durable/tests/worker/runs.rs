@@ -450,6 +450,34 @@ pub(super) fn a_run_that_has_completed_itself_is_not_cancelled(database: &Databa
     assert_eq!((worker.stats().failed, worker.stats().lost), (0, 0));
 }
 
+/// The statement says when the next run is due, and its handler returns when that time has passed.
+pub(super) fn a_series_that_has_completed_its_run_goes_on_at_once(database: &Database<'_>) {
+    if database.is_sqlite() {
+        return; // it has no completions
+    }
+    let (timers, url) = (database.open(), database.url());
+    let (log, seen) = Log::new();
+    let asked = AtomicU64::new(0);
+    let worker = timers.worker().handle("mail", move |run| {
+        log.add(run);
+        // A second after a claim the worker claims again, and would see when the series goes on.
+        thread::sleep(Duration::from_millis(1500));
+        super::client(&url).batch_execute(&run.completion()?)?;
+        thread::sleep(SOON * 4);
+        Ok(())
+    });
+    let worker = start(worker.rules(move |_, after| {
+        let is_first = asked.fetch_add(1, Ordering::Relaxed) == 0;
+        Ok(Some(after + if is_first { SOON } else { HOUR }))
+    }));
+    until("it has looked", || worker.stats().looks == 1);
+    timers.schedule(&mail("1", NOW).rule("soon, and then in an hour")).expect("scheduled");
+    let waited = next(&seen).at;
+    let waited = next(&seen).at - waited;
+    assert!(waited < Duration::from_secs(20), "it has waited for a look: {waited:?}");
+    assert!(worker.stop(PATIENCE));
+}
+
 /// The processor time of all threads of a process. Linux alone tells it.
 fn processor_time(process: u32) -> Duration {
     let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();

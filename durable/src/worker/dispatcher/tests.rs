@@ -1,0 +1,270 @@
+//! The dispatcher beside the other threads, step by step: the worker here has no threads, and its clock stands still. What could
+//! happen between two steps of a thread happens there, because the test does it at that moment.
+
+use std::sync::{Mutex, OnceLock};
+
+use tracing::span::{Attributes, Id};
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+
+use super::super::WorkerBuilder;
+use super::*;
+use crate::failure::Retry;
+use crate::store::Finish;
+use crate::testing::{self, VirtualClock, clock_of};
+use crate::timer::NewTimer;
+use crate::timers::Timers;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A worker without threads, and the clock of its store.
+struct Still {
+    timers: Timers,
+    clock: Arc<VirtualClock>,
+    shared: Arc<Shared>,
+}
+
+impl Still {
+    fn new(build: impl FnOnce(WorkerBuilder) -> WorkerBuilder) -> Still {
+        let timers = testing::open().expect("it opens");
+        let store = Arc::clone(&timers.stores()[0]);
+        let clock = clock_of(&store.store().name()).expect("it is virtual");
+        let WorkerBuilder { kinds, settings, .. } = build(timers.worker());
+        let shared = Shared::new(store, kinds.into(), Arc::new(settings), &clock.scheduler, true);
+        let mut state = shared.state();
+        // As if all its threads were there, so none is started.
+        (0..shared.kinds.len())
+            .for_each(|kind| state.lines[kind].handlers = shared.threads_of(kind));
+        drop(state);
+        Still { timers, clock, shared: Arc::new(shared) }
+    }
+
+    fn schedule(&self, kind: &str, key: &str) {
+        self.timers.schedule(&NewTimer::new(kind, key, Duration::ZERO)).expect("scheduled");
+    }
+
+    /// Has another worker claim what is due of a kind, and die.
+    fn lose(&self, kind: &str) {
+        let lease = Duration::from_millis(1);
+        let mut connection = self.shared.timers.store().connect().expect("it connects");
+        let claim = Claim::new(kind, "dead").lease(lease).limit(9);
+        assert!(!connection.claim(&claim).expect("a claim").timers.is_empty());
+        self.clock.advance_to(self.clock.now() + lease);
+    }
+
+    /// Takes the first job of a kind, as a thread does.
+    fn take_job(&self, kind: usize) -> Job {
+        self.shared.state().lines[kind].jobs.pop_front().expect("it was claimed")
+    }
+}
+
+/// Returns true if this worker claims whatever is due of a kind, in each of many slots (TURN-3).
+fn claims_all(dispatcher: &Dispatcher<'_>, kind: usize) -> bool {
+    let now = dispatcher.shared.scheduler.now();
+    let mut turns =
+        (0..100).map(|slot| dispatcher.turns.turn(kind, from_micros(slot * 20_000), now));
+    turns.all(|turn| turn == Turn::Mine)
+}
+
+#[test]
+fn a_claim_that_finds_nothing_ends_the_help_of_its_worker() {
+    let still = Still::new(|worker| {
+        let worker = worker.handle("mail", |_| Ok(()));
+        worker.handle("one", |_| Ok(())).at_most_in_all(1)
+    });
+    let mut dispatcher = Dispatcher::new(&still.shared, None);
+    let other = dispatcher.turns.me() ^ 1;
+    dispatcher.turns.set(&[(0, other), (1, other)]);
+    assert!(!claims_all(&dispatcher, 0), "there are turns");
+    let now = still.shared.scheduler.now();
+    dispatcher.turns.open(0, now);
+    dispatcher.turns.open(1, now);
+    still.schedule("mail", "1");
+    dispatcher.claim(0, 4).expect("a claim");
+    assert!(claims_all(&dispatcher, 0), "it has found something");
+    dispatcher.claim(0, 4).expect("a claim");
+    assert!(!claims_all(&dispatcher, 0), "the backlog is over");
+    // What the limits hold back is due all the same.
+    still.schedule("one", "1");
+    still.schedule("one", "2");
+    for _ in 0..2 {
+        dispatcher.claim(1, 4).expect("a claim");
+        assert!(claims_all(&dispatcher, 1));
+    }
+    assert_eq!(still.shared.stats().claimed, 2);
+}
+
+/// Calls the test when an attempt is told to have failed: its thread has settled the run by then, and not pushed the outcome.
+struct AsItFails<F>(Mutex<Option<F>>);
+
+impl<S: tracing::Subscriber, F: FnOnce() + Send + 'static> Layer<S> for AsItFails<F> {
+    fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
+        let is_failure = event.metadata().fields().field("reason").is_some();
+        let once = self.0.lock().expect("no panic").take_if(|_| is_failure);
+        once.into_iter().for_each(|then| then());
+    }
+}
+
+#[test]
+fn a_run_that_returns_as_its_time_limit_ends_is_settled_once() {
+    let still = Still::new(|worker| {
+        worker.retry(Retry::attempts(9)).handle("mail", |_| Err(Failure::new("no luck")))
+    });
+    let shared = &still.shared;
+    still.schedule("mail", "1");
+    let mut dispatcher = Dispatcher::new(shared, None);
+    dispatcher.claim(0, 1).expect("a claim");
+    let job = still.take_job(0);
+    let fence = job.timer.fence;
+    let other = Arc::clone(shared);
+    // The dispatcher has taken the cause out before the handler returned, and comes to the run only now.
+    let end_of_time = move || Dispatcher::new(&other, None).take_in(Cause::Limit(fence));
+    let layer = AsItFails(Mutex::new(Some(end_of_time)));
+    let subscriber = tracing_subscriber::registry().with(layer);
+    tracing::subscriber::with_default(subscriber, || runner::run_all(shared, 0, vec![job]));
+    let outcomes = std::mem::take(&mut shared.state().outcomes);
+    assert_eq!(outcomes.len(), 1, "{outcomes:?}");
+    let stats = shared.stats();
+    assert_eq!((stats.failed, stats.timed_out, stats.stuck), (1, 0, 0));
+}
+
+#[test]
+fn a_rule_that_takes_long_makes_no_run_late() {
+    let clock = Arc::new(Mutex::new(None::<Arc<VirtualClock>>));
+    let of_rule = Arc::clone(&clock);
+    let (tell, told) = std::sync::mpsc::channel();
+    let still = Still::new(|worker| {
+        let worker = worker.on_error(move |error| _ = tell.send(error.to_string()));
+        worker.handle("mail", |_| Ok(())).time_limit(SECOND).rules(move |_, after| {
+            let clock = of_rule.lock().expect("no panic");
+            let clock = clock.as_ref().expect("it is set");
+            clock.advance_to(clock.now() + SECOND * 2);
+            Ok(Some(after + SECOND * 60))
+        })
+    });
+    *clock.lock().expect("no panic") = Some(Arc::clone(&still.clock));
+    let new = NewTimer::new("mail", "1", Duration::ZERO).rule("each minute");
+    still.timers.schedule(&new).expect("scheduled");
+    Dispatcher::new(&still.shared, None).claim(0, 1).expect("a claim");
+    runner::run_all(&still.shared, 0, vec![still.take_job(0)]);
+    let outcomes = std::mem::take(&mut still.shared.state().outcomes);
+    assert!(matches!(outcomes[..], [Finish { then: Then::Next(_), .. }]), "{outcomes:?}");
+    assert_eq!(still.shared.stats().timed_out, 0);
+    assert!(told.try_recv().is_err());
+}
+
+/// A thread that never comes keeps a suspected run from its start, and must not keep all kinds from theirs.
+#[test]
+fn a_suspected_run_that_waits_for_a_thread_holds_up_no_other_kind_for_long() {
+    let seen = Arc::new(OnceLock::<(Arc<Shared>, Arc<VirtualClock>)>::new());
+    let of_handler = Arc::clone(&seen);
+    let still = Still::new(|worker| {
+        let worker = worker.handle("other", |_| Ok(())).handle("slow", move |_| {
+            let (shared, clock) = of_handler.get().expect("it is set");
+            // The others wait for it anew from its start on.
+            clock.advance_to(clock.now() + ALONE - SECOND);
+            assert_eq!(shared.room(0, None), 0);
+            clock.advance_to(clock.now() + SECOND);
+            assert!(shared.room(0, None) > 0 && is_told(shared));
+            Ok(())
+        });
+        worker.at_most(1)
+    });
+    let shared = &still.shared;
+    assert!(seen.set((Arc::clone(shared), Arc::clone(&still.clock))).is_ok());
+    still.schedule("slow", "runs");
+    let mut dispatcher = Dispatcher::new(shared, None);
+    dispatcher.claim(1, 1).expect("a claim");
+    still.take_job(1); // its handler runs, and does not return
+    still.schedule("slow", "suspected");
+    still.lose("slow");
+    dispatcher.claim(1, 1).expect("a claim");
+    assert_eq!((shared.stats().taken_over, shared.room(0, None)), (1, 0), "it is to run alone");
+    still.clock.advance_to(still.clock.now() + ALONE);
+    assert!(shared.room(0, None) > 0 && is_told(shared));
+    runner::run_all(shared, 1, vec![still.take_job(1)]);
+    assert_eq!(shared.stats().failed, 0, "{:?}", shared.state().outcomes);
+}
+
+/// Returns true if the dispatcher is told that others may start beside a suspected run.
+fn is_told(shared: &Shared) -> bool {
+    std::iter::from_fn(|| shared.causes.try_next()).any(|cause| cause.key == Cause::NotAlone)
+}
+
+/// A look tells again of what this worker alone knows, as it does of all that it sees.
+#[test]
+fn what_a_worker_knows_alone_follows_a_clock_that_is_set() {
+    let still = Still::new(|worker| worker.handle("mail", |_| Ok(())));
+    let (shared, now) = (&still.shared, still.clock.now());
+    Dispatcher::new(shared, None).look(WAKES).expect("a look");
+    let wake = now + SECOND * 60;
+    shared.expect_alone(0, wake);
+    let here = shared.scheduler.now();
+    let ahead = SECOND * 50;
+    assert!(shared.clock().learn(here, here, now + ahead), "the database's clock was set");
+    shared.expect(0, wake);
+    let causes: Vec<_> = std::iter::from_fn(|| shared.causes.try_next()).collect();
+    assert!(causes.iter().all(|cause| matches!(cause.key, Cause::Look)), "not early");
+    still.clock.advance_to(now + SECOND * 10);
+    let causes: Vec<_> = std::iter::from_fn(|| shared.causes.try_next()).collect();
+    let mine = Cause::Mine(0, micros(wake));
+    assert_eq!(causes.iter().map(|cause| cause.key).collect::<Vec<_>>(), [mine]);
+}
+
+/// Panics whenever it is called, as one that prints to a stderr that nobody reads may do.
+struct Panics;
+
+impl<S: tracing::Subscriber> Layer<S> for Panics {
+    fn on_new_span(&self, _: &Attributes<'_>, _: &Id, _: Context<'_, S>) {
+        panic!("a new span");
+    }
+
+    fn on_event(&self, _: &tracing::Event<'_>, _: Context<'_, S>) {
+        panic!("an event");
+    }
+
+    fn on_enter(&self, _: &Id, _: Context<'_, S>) {
+        panic!("it is entered");
+    }
+
+    fn on_exit(&self, _: &Id, _: Context<'_, S>) {
+        panic!("it is left");
+    }
+
+    fn on_close(&self, _: Id, _: Context<'_, S>) {
+        panic!("it is closed");
+    }
+}
+
+#[test]
+fn a_subscriber_that_panics_ends_no_thread_of_a_worker() {
+    let still = Still::new(|worker| {
+        let worker = worker.on_error(|_| {});
+        worker.handle("mail", |run| match run.key() {
+            "fails" => Err(Failure::new("no luck")),
+            _ => Ok(()),
+        })
+    });
+    still.schedule("mail", "fails");
+    still.schedule("mail", "is done");
+    let subscriber = tracing_subscriber::registry().with(Panics);
+    tracing::subscriber::with_default(subscriber, || {
+        Dispatcher::new(&still.shared, None).claim(0, 2).expect("a claim");
+        let jobs = vec![still.take_job(0), still.take_job(0)];
+        runner::run_all(&still.shared, 0, jobs);
+        still.shared.report(&Error::Busy);
+        still.shared.tell_of_recovery(SECOND);
+    });
+    assert_eq!(still.shared.state().outcomes.len(), 2);
+}
+
+/// Its handlers hang, say, while others go on scheduling.
+#[test]
+fn a_kind_that_has_no_room_gathers_no_wakes_for_ever() {
+    let still = Still::new(|worker| worker.handle("mail", |_| Ok(())));
+    let mut dispatcher = Dispatcher::new(&still.shared, None);
+    let first = micros(still.clock.now());
+    (0..100_000).for_each(|wake| dispatcher.take_in(Cause::Mine(0, first + wake * GRAIN)));
+    let woken = &dispatcher.woken[&0];
+    assert!(woken.len() <= WAKES as usize, "{}", woken.len());
+    assert_eq!(woken.first(), Some(&from_micros(first)), "since when it is full");
+}
