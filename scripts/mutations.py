@@ -175,9 +175,9 @@ MUTATIONS = [
     ("a series that was reset in its run is returned by the estimate", "src/engine/slots/deadline.rs",
      "look(key, Word::may_move)", "look(key, Word::waits)", tests("end_of_life::s29_s31_end_of_life", "time::s28_deadlines_that_move")),
     ("a series in its run is nobody's", "src/engine/termination.rs",
-     "                Some(Phase::Running) => {\n", "                Some(Phase::Running) if false => {\n", tests("end_of_life::s29_s31_end_of_life")),
+     "Some(Phase::Running) if found.is_series() => {", "Some(Phase::Running) if false => {", tests("end_of_life::s29_s31_end_of_life")),
     ("what waits in an executor is forgotten", "src/engine/shutdown.rs",
-     "self.shared.hooks.catch(|| task::each_of(self.shared.id, look));", "_ = look;", tests("end_of_life::s29_s31_end_of_life")),
+     "self.shared.hooks.catch(|| task::each_of(self.shared.id, find));", "_ = find;", tests("end_of_life::s29_s31_end_of_life")),
     ("a clone does not look again when the slot has the next task", "src/scheduler/handle.rs",
      "            || is_noted() // once more", "            || self.cancelled.load_in_order() // once more", models("holders")),
     ("a tick thread that runs tasks seems to stand still", "src/engine/intake/mod.rs",
@@ -241,14 +241,14 @@ MUTATIONS = [
     ("a leftover runs inside of its own run", "src/scheduler/leftovers.rs",
      "self.task.filter(|task| task.is_in_run) else", "self.task.filter(|_| false) else", tests("end_of_life::s29_s31_end_of_life")),
     ("an unwanted series is dropped in its run", "src/engine/run.rs",
-     "                task.is_in_run && self.termination.decide(task.key, self.drop_it()).is_ok();", "                false;",
+     "if !task.is_in_run || self.termination.decide(task.key, Box::new(drop_it)).is_err() {", "_ = drop_it;\n            if true {",
      tests("end_of_life::s29_s31_end_of_life", "end_of_life::s20_s24_shutdown")),
     ("a stop that wakes nobody", "src/engine/shared.rs",
      "        self.termination.begin();\n        self.bell.ring();\n", "        self.termination.begin();\n",
      tests("end_of_life::s20_s24_shutdown")),
-    ("a decision is carried out after the end is told", "src/engine/termination.rs",
-     "        state.leftover_runs += usize::from(decided.is_some());\n",
-     "        state.leftover_runs += usize::from(decided.is_some());\n        if decided.is_some() { state.leftover_runs -= 1; self.changed.notify_all(); }\n",
+    ("a decision is carried out after the end is told", "src/engine/run.rs",
+     "        if let Some(decision) = decision {\n",
+     "        self.termination.run_is_over(task.key);\n        if let Some(decision) = decision {\n",
      tests("end_of_life::s29_s31_end_of_life")),
     ("a cancel of what has moved is counted where it was", "src/scheduler/handle.rs",
      "(Ok(task), scheduler) => (task, scheduler),", "(Ok(task), _) => (task, self.scheduler),",
@@ -258,18 +258,18 @@ MUTATIONS = [
      "        let is_ready = self.lock().is_ready();\n        waits_from_now_on();\n        let mut state = self.lock();\n        if is_ready {",
      models("ends")),
     ("end: a run that awaits a termination counts as none that waits", "src/engine/termination.rs",
-     "while_waiting(|| self.wait_while(until, |state| !is_over(state))).is_some()",
-     "self.wait_while(until, |state| !is_over(state)).is_some()",
+     "while_waiting(|| self.wait_for(timeout, State::is_over)).is_some()",
+     "self.wait_for(timeout, State::is_over).is_some()",
      tests("end_of_life::s29_s31_end_of_life")),
     ("end: a leftover starts before it counts as a run", "src/scheduler/leftovers.rs",
-     """        self.shared.termination.runs_leftover(true);
+     """        self.shared.termination.will_run(task.key);
         // A handle may cancel the task until it is claimed.
         let running = Running::claim_leftover(task.key);
 """, """        let running = Running::claim_leftover(task.key);
-        self.shared.termination.runs_leftover(true);
+        self.shared.termination.will_run(task.key);
 """, models("ends")),
     ("nobody waits for what runs", "src/engine/termination.rs",
-     "self.last_runs.is_empty() && self.leftover_runs == 0", "self.leftover_runs == 0", tests("end_of_life::s29_s31_end_of_life")),
+     "all(|run| task::is_over(run.key))", "all(|run| matches!(run.stage, Stage::Last) || task::is_over(run.key))", tests("end_of_life::s29_s31_end_of_life")),
     ("a task whose name is read is hidden from the sweep", "src/engine/slots/state.rs",
      "self.number() == number || self.is_in(Phase::Held)", "self.number() == number && !self.is_in(Phase::Held)", TESTS + ["--lib", "state"]),
     ("a chosen delay is lost on its way", "src/clock/repeat.rs",
@@ -1003,8 +1003,7 @@ MUTATIONS = [
     ("ordering: closing is said, not in order", "src/engine/termination.rs",
      "self.is_closing.store_in_order(true);", "self.is_closing.store(true, Ordering::SeqCst);", models("ends")),
     ("ordering: a series ends, not in order", "src/engine/run.rs",
-     "            let key = over.end_in_order();\n            if self.termination.is_closing_in_order() {",
-     "            let key = over.end();\n            if self.is_closing() {", models("ends")),
+     "if self.termination.is_closing_in_order() && task", "if self.is_closing() && task", models("ends")),
     ("ordering: closing is said after the bell", "src/engine/shared.rs",
      """        self.termination.begin();
         self.bell.ring();

@@ -23,7 +23,6 @@ use crate::clock::tick::Moment;
 use crate::engine::slots::deadline::{self, CameOut, Rearmed};
 use crate::engine::slots::task::Leftover;
 use crate::engine::slots::{Phase, Running, task};
-use crate::engine::termination::{BehindRun, Decision};
 use crate::executor::due::{self, AHEAD};
 use crate::platform::cpu::{cycles, cycles_of_a_microsecond};
 use crate::platform::panics::{Payload, caught};
@@ -71,8 +70,15 @@ impl Shared {
             self.run_once(task);
         }
         this_thread::leave_run(outer); // no task unwinds to here
-        // A close may wait for this run. It looks by itself now and then, and this spares it the wait.
-        if self.is_closing() && task::is_over(key) {
+        self.run_has_ended(key);
+    }
+
+    /// Tells a close that may wait for it, if the run was the last one of its task.
+    #[inline]
+    fn run_has_ended(&self, key: TaskKey) {
+        // The end of a series is written before this look, and the engine does the opposite, so one of the two sees the
+        // other (END-5). A close that waits for a one-shot looks by itself now and then, and this spares it the wait.
+        if self.termination.is_closing_in_order() && task::is_over(key) {
             self.termination.run_is_over(key);
         }
     }
@@ -180,31 +186,20 @@ impl Shared {
     fn return_from_run(&self, task: Running) -> Option<Running> {
         // It runs under the lock of the termination, which decides between this thread and the engine (END-3).
         let make = || self.make_leftover(task.key.slot, task.word().number(), Phase::Running);
-        match self.termination.return_from_run(task.key, make, || self.drop_it()) {
-            BehindRun::Cancelled => return Some(task),
-            BehindRun::Leftover => {}
-            BehindRun::Decided(decision, task) => {
-                // It may run a user's code: for example the clock of the scheduler that the series moves to.
-                self.hooks.catch(|| decision(task));
-                self.termination.runs_leftover(false);
-            }
+        let Some((leftover, decision)) = self.termination.return_from_run(task.key, make) else {
+            return Some(task);
+        };
+        if let Some(decision) = decision {
+            // It may run a user's code: for example the clock of the scheduler that the series moves to.
+            self.hooks.catch(|| decision(leftover));
         }
+        self.termination.run_is_over(task.key);
         None
-    }
-
-    /// Returns the decision to drop a leftover, for when nobody wants it (S24).
-    pub(crate) fn drop_it(&self) -> Decision {
-        // The decision may wait in the termination of this very scheduler, so a strong count would be a circle.
-        let me = Weak::clone(&self.me);
-        Box::new(move |task| {
-            me.upgrade().iter().for_each(|shared| shared.drop_leftover(task.key));
-        })
     }
 
     /// Ends a task that does not run any more: drops its closure, and reports what its last run and a panicking `Drop` have
     /// thrown. `was_pending`: it counts as pending until now. `is_lost`: it counts as dropped.
     fn finish(&self, task: Running, was_pending: bool, is_lost: bool, thrown: Option<Payload>) {
-        let is_series = task.word().is_series();
         let task = task.into_ending();
         let names = task.names();
         // A cancel in the last run of a series has counted the task out itself.
@@ -217,18 +212,7 @@ impl Shared {
             });
         }
         let (dropped, over) = task.discard();
-        // Only a series that its scheduler still had may be on the list of runs that a close waits for. A leftover has
-        // left that list.
-        if is_series && was_pending {
-            // The word is written before `is_closing` is read, and the engine does the opposite, so one of the two sees
-            // the other (END-5).
-            let key = over.end_in_order();
-            if self.termination.is_closing_in_order() {
-                self.termination.run_is_over(key);
-            }
-        } else {
-            over.end();
-        }
+        over.end();
         if thrown.is_some() || dropped.is_some() {
             let dropped = dropped.into_iter().flat_map(|thrown| thrown.panics);
             self.report(names.name(), thrown.into_iter().chain(dropped));
@@ -284,10 +268,13 @@ impl Shared {
     /// Drops leftovers that nobody wants. A series that is in a run is dropped behind that run.
     pub(crate) fn drop_leftovers(&self, leftovers: impl IntoIterator<Item = Leftover>) {
         for task in leftovers {
+            // The decision may wait in the termination of this very scheduler, so a strong count would be a circle.
+            let me = Weak::clone(&self.me);
+            let drop_it = move |task: Leftover| {
+                me.upgrade().iter().for_each(|shared| shared.drop_leftover(task.key));
+            };
             // If the run has ended in the meantime, the decision comes back, and the task is dropped here.
-            let decided =
-                task.is_in_run && self.termination.decide(task.key, self.drop_it()).is_ok();
-            if !decided {
+            if !task.is_in_run || self.termination.decide(task.key, Box::new(drop_it)).is_err() {
                 self.drop_leftover(task.key);
             }
         }
@@ -354,7 +341,9 @@ impl due::TaskOwner for Shared {
 
     fn forfeit(&self, due: Entry) {
         if let Some((task, _)) = self.claim(due) {
+            let key = task.key;
             self.finish(task, true, true, None);
+            self.run_has_ended(key);
         }
     }
 
