@@ -194,7 +194,8 @@ impl Shared {
             return if self.is_closing() { Err(ScheduleError::Closed) } else { Ok(WakeAt::Now) };
         }
         // What the thread knows itself comes first. It is nearly always false.
-        if T::IS_COUNTED && this_thread::is_held_back() && self.holds_wakers_on() {
+        let is_held = || with_lane(self, |writer| writer.wait.is_some());
+        if T::IS_COUNTED && is_held() && self.holds_wakers_on() {
             return Ok(WakeAt::Later);
         }
         let admitted = self.admit(times, waker(), None, None);
@@ -315,8 +316,8 @@ impl Shared {
     #[cold]
     fn hold_wakers_back(&self, now: Moment) {
         if !self.is_exempt(now) {
-            let wait = self.intake.pressure.wait(self.intake.flow());
-            wait.into_iter().for_each(|wait| this_thread::note_wait(self.id, wait));
+            let mut wait = self.intake.pressure.wait(self.intake.flow());
+            with_lane(self, |writer| writer.wait = wait.take());
         }
     }
 
@@ -325,6 +326,9 @@ impl Shared {
     fn holds_wakers_on(&self) -> bool {
         let is_held = self.goes_on() && !this_thread::is_turning();
         let flow = if is_held { self.intake.flow() } else { Flow::NONE };
-        this_thread::waits_on(self.id, |wait| wait.goes_on(&self.intake.pressure, flow))
+        with_lane(self, |writer| {
+            writer.wait.take_if(|wait| !wait.goes_on(&self.intake.pressure, flow));
+            writer.wait.is_some()
+        })
     }
 }

@@ -7,6 +7,7 @@ use crate::engine::slots::deadline::{self, CameOut};
 use crate::engine::slots::depot::depot;
 use crate::engine::slots::task::is_live;
 use crate::engine::slots::trim;
+use crate::platform::sync::Ordering;
 use crate::wheel::entry::Entry;
 
 impl Engine {
@@ -113,10 +114,7 @@ impl Engine {
             let times = [next, self.tidying.trim_at, settle_at, news_at];
             next = times.into_iter().flatten().min();
         }
-        match next {
-            None | Some(Moment::NEVER) => Next::Idle,
-            Some(at) => Next::At(at),
-        }
+        Next::At(next.unwrap_or(Moment::NEVER))
     }
 
     /// Returns the earliest deadline of what is pending and was not handed over. Returns `None` if there is none, or if it
@@ -192,15 +190,17 @@ impl Engine {
         self.shared.is_closing() || self.reader.has_more(&self.shared.intake)
     }
 
-    /// Returns the threshold of a sleeper that will wake at `at`: a task that is due before the threshold must wake it
-    /// earlier.
-    pub(crate) fn threshold(&self, at: Moment) -> Moment {
-        match self.precision {
+    /// Arms the bell for a sleep until `at`. Returns the threshold: a task that is due before it ends the sleep.
+    pub(crate) fn arm(&self, at: Moment) -> Moment {
+        let threshold = match self.precision {
             // All that is due in the tick that ends at `at` is served then.
-            Precision::Tick => {
+            Precision::Tick if at != Moment::NEVER => {
                 Moment(at.0.saturating_sub(self.shared.watch.timeline.tick_nanos().get() - 1))
             }
-            Precision::Exact => at,
-        }
+            _ => at,
+        };
+        self.shared.next_wakeup.store(at.0, Ordering::Relaxed);
+        self.shared.bell.arm(threshold);
+        threshold
     }
 }

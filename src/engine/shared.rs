@@ -111,11 +111,6 @@ impl Shared {
         })
     }
 
-    /// Notes when the engine wants to be turned again, before its thread sleeps.
-    pub(crate) fn will_wake_at(&self, at: Moment) {
-        self.next_wakeup.store(at.0, Ordering::Relaxed);
-    }
-
     /// Returns true if the calling thread is inside a turn of this scheduler's engine.
     pub(crate) fn is_turned_here(&self) -> bool {
         this_thread::is_turning_one(self.id)

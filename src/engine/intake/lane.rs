@@ -23,7 +23,7 @@ use std::sync::{Arc, OnceLock};
 use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
 
-use crate::backpressure::PendingLimit;
+use crate::backpressure::{PendingLimit, Wait};
 use crate::error::Refused;
 use crate::observe::stats::{Counter, Counts};
 use crate::platform::sync::{AtomicBool, AtomicU64, InOrder, LANE_BLOCK as BLOCK, Ordering};
@@ -233,6 +233,8 @@ pub(crate) struct LaneWriter {
     published: u64,
     /// The highest stamp so far.
     stamp: u64,
+    /// The thread's wakers are held back (PRESSURE-3).
+    pub(crate) wait: Option<Wait>,
 }
 
 /// A block that is full.
@@ -247,7 +249,8 @@ pub(crate) struct Filled {
 impl LaneWriter {
     pub(crate) fn new(lane: Arc<Lane>) -> LaneWriter {
         let filled = Filled { blocks: 0, since: 0 };
-        LaneWriter { lane, block: Block::new(), block_since: 0, filled, published: 0, stamp: 0 }
+        let block = Block::new();
+        LaneWriter { lane, block, block_since: 0, filled, published: 0, stamp: 0, wait: None }
     }
 
     /// Publishes the record of a task, and counts a task that `is_new`. Returns true if the record is the first one of a new
