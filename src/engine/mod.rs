@@ -259,8 +259,9 @@ impl Engine {
         // before it files anything new. Relaxed: an older value costs a reset one entry more.
         self.shared.out_until.store(out_until.0, Ordering::Relaxed);
         if to > self.wheel.now() {
+            let after = timeline.end_of(self.wheel.now());
             self.wheel.advance(to, &mut self.given_out);
-            self.ready.append(&mut self.given_out);
+            self.ready.append(&mut self.given_out, after);
         }
     }
 
