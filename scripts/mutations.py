@@ -797,7 +797,7 @@ MUTATIONS = [
     ("future: wakers are leftovers", "src/engine/shutdown.rs",
      "partition(|entry: &Entry| entry.is_waker());", "partition(|_: &Entry| false);", tests("future::elsewhere")),
     ("future: a waker passes a task that came before it", "src/engine/dispatch.rs",
-     "                if let Some(executor) = &target {\n                    self.flush(executor);\n                }\n                self.release", "                self.release",
+     "                self.flush(&target);\n                left -=", "                left -=",
      tests("future::alarms")),
     ("future: a row of wakers goes on into the tasks", "src/engine/ready.rs",
      "        self.peek().filter(|next| next.is_waker())?;\n", "", tests("future::alarms")),

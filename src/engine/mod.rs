@@ -120,9 +120,8 @@ pub(crate) struct Engine {
 struct Tidying {
     is_sweeping_wheel: bool,
     is_sweeping_retries: bool,
-    /// How many tasks were filed since the engine counted what is pending, and after how many it counts again.
+    /// How many tasks were filed since the engine counted what is pending.
     filed: usize,
-    count_after: usize,
     /// The wheel is giving back memory.
     is_trimming: bool,
     /// When memory that stays free until then goes back to the system.

@@ -24,15 +24,11 @@ impl Engine {
             self.tidying.is_sweeping_retries = self.retries.waiting() > most;
         }
         let tidying = &mut self.tidying;
-        if tidying.is_sweeping_retries {
-            tidying.is_sweeping_retries = !self.retries.sweep(SWEEP);
-        }
-        if tidying.is_sweeping_wheel {
-            // Twice what has come in, so that the sweep comes to its end even if each task that comes in leaves a
-            // stale entry.
-            let is_done = self.wheel.sweep(SWEEP + 2 * taken_in, |entry| is_live(*entry));
-            tidying.is_sweeping_wheel = !is_done;
-        }
+        tidying.is_sweeping_retries = tidying.is_sweeping_retries && !self.retries.sweep(SWEEP);
+        // Twice what has come in, so that the sweep comes to its end even if each task that comes in leaves a stale entry.
+        let budget = SWEEP + 2 * taken_in;
+        tidying.is_sweeping_wheel =
+            tidying.is_sweeping_wheel && !self.wheel.sweep(budget, |entry| is_live(*entry));
         let is_settled = self.wheel.settle(SETTLE + taken_in);
         is_settled && !tidying.is_sweeping_wheel && !tidying.is_sweeping_retries
     }
@@ -40,14 +36,12 @@ impl Engine {
     /// Returns true if it is worth counting what is pending, because much has changed since the last time.
     fn is_time_to_count(&mut self) -> bool {
         // To count is a walk over the lanes of all threads that ever scheduled, so it must not come with each turn.
-        if !self.shared.intake.were_many_cancelled()
-            && self.tidying.filed < self.tidying.count_after.max(STALE)
-        {
+        // Four tasks for each lane, so the walk costs a fraction of a step for each task.
+        let much = (self.wheel.len() / 4).max(4 * self.reader.lanes.len()).max(STALE);
+        if !self.shared.intake.were_many_cancelled() && self.tidying.filed < much {
             return false;
         }
         self.tidying.filed = 0;
-        // Four tasks for each lane, so the walk costs a fraction of a step for each task.
-        self.tidying.count_after = (self.wheel.len() / 4).max(4 * self.reader.lanes.len());
         self.wheel.len() + self.retries.waiting() > STALE
     }
 

@@ -301,14 +301,11 @@ impl Shared {
     /// whose executors gave back each other's tasks would go on so for ever.
     fn pause_before_home(&self, now: Moment) -> u64 {
         const AT_ONCE: u64 = 16 * LONGEST_PAUSE_NANOS;
-        // One may come back in each longest pause, and 16 of them before their time.
-        let next = |before: u64| {
-            let next = before.max(now.0).saturating_add(LONGEST_PAUSE_NANOS);
-            Some(next.min(now.0.saturating_add(AT_ONCE + LONGEST_PAUSE_NANOS)))
-        };
-        let before = self.next_comes_home.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
-        let ahead = before.unwrap_or_default().saturating_sub(now.0).saturating_sub(AT_ONCE);
-        ahead.min(LONGEST_PAUSE_NANOS) // also if the clock has gone back
+        // One may come back in each longest pause, and 16 of them before their time. Two threads at a time may count as one.
+        let most = now.0.saturating_add(AT_ONCE + LONGEST_PAUSE_NANOS);
+        let next = self.next_comes_home.load(Ordering::Relaxed).clamp(now.0, most);
+        self.next_comes_home.store(next.saturating_add(LONGEST_PAUSE_NANOS), Ordering::Relaxed);
+        (next - now.0).saturating_sub(AT_ONCE)
     }
 
     /// Claims the task of an entry, and returns when it was due.
