@@ -896,7 +896,7 @@ MUTATIONS = [
     ("overload: a great half-turn is brought near when it begins", "src/wheel/buckets.rs",
      "let is_great = len >= GREAT && half", "let is_great = len == usize::MAX && half", TESTS + ["--lib", "wheel"]),
     ("overload: a task comes back to the executor of the batch", "src/engine/dispatch.rs",
-     "let number = word.executor();\n            let other", "let _ = word;\n            let number = by.number;\n            let other", TESTS + ["--test", "alone", "comes_back"]),
+     "= self.executor(word.executor()) else { continue };\n            self.retries", "= self.executor(word.executor().min(0)) else { continue };\n            self.retries", TESTS + ["--test", "alone", "comes_back"]),
     ("overload: an executor is asked again at once, for ever", "src/engine/retries.rs",
      "        self.pause = self.pause.max(first_pause);\n        self.retry_at",
      "        self.pause = 0;\n        self.retry_at",

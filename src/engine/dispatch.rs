@@ -160,7 +160,7 @@ impl Engine {
             self.retries.of(executor).has_refused_for_good = true;
         }
         let mut count = refused.len();
-        self.queue_refused(executor, refused);
+        self.queue_refused(refused);
         // An executor that serves several schedulers may give back another one's task.
         for task in of_others {
             self.shared.hooks.catch(|| count += usize::from(self.send_home(executor, task)));
@@ -175,19 +175,17 @@ impl Engine {
     }
 
     /// Puts what an executor has refused or left into retry queues.
-    fn queue_refused(&mut self, by: &Arc<NumberedExecutor>, refused: Vec<Entry>) {
+    fn queue_refused(&mut self, refused: Vec<Entry>) {
+        let first_pause = self.first_pause();
         // In reverse, so that the tasks keep their order among each other: each goes before those of the same deadline.
         for entry in refused.into_iter().rev() {
             let Some(entry) = self.still_due(entry) else { continue };
             // The task names its executor, not the batch: an executor may give back what came in an earlier batch, or
             // what another executor was handed. A task that was cancelled in the meantime goes nowhere.
             let Some((_, word)) = task::settled(entry) else { continue };
-            // Most of them go back to the executor that the engine has in hand, which needs no look-up.
-            let number = word.executor();
-            let other = if number == by.number { None } else { self.executor(number) };
-            let (to, first_pause) = (other.as_ref().unwrap_or(by), self.first_pause());
-            self.retries.of(to).put_back(entry.due_now(), self.now, first_pause);
-            other.into_iter().for_each(|other| self.release(other));
+            let Some(executor) = self.executor(word.executor()) else { continue };
+            self.retries.of(&executor).put_back(entry.due_now(), self.now, first_pause);
+            self.release(executor);
         }
     }
 
@@ -231,7 +229,7 @@ impl Engine {
         while took < TAKE_IN && (looked_at < HAND_OVER || !self.is_out_of_time()) {
             let (offered, passed_over) = self.offer(executor, offer);
             if offered == 0 {
-                return;
+                return; // nothing is left, or nothing but what was passed over has been looked at
             }
             looked_at += offered + passed_over;
             let refused = self.flush(executor).min(offered);
@@ -249,7 +247,7 @@ impl Engine {
             offer = if refused > 0 { 1 } else { BATCH.min(2 * offer) };
         }
         // It would take more, and only the time of this turn is over. So no pause begins.
-        self.retries.of(executor).retry_soon(self.now);
+        self.retries.of(executor).retry_at = Some(self.now);
     }
 
     /// Fills the batch with up to `most` of the first tasks that an executor has refused, and returns how many they are,
@@ -273,10 +271,6 @@ impl Engine {
                 CameOut::PutOff(entry) => self.file_again(entry),
             }
             passed_over += 1;
-        }
-        // Nothing was left to offer: all of it was cancelled or put off in the meantime.
-        if self.batch.is_empty() {
-            self.retries.of(executor).recover();
         }
         (self.batch.len(), passed_over)
     }

@@ -57,7 +57,9 @@ impl Engine {
         match tidying.trim_at {
             Some(at) if at <= now => {
                 tidying.trim_at = None;
-                self.ready.shrink(&mut self.given_out);
+                if self.ready.is_bloated(&self.given_out) {
+                    (self.ready, self.given_out) = Default::default();
+                }
                 tidying.is_trimming = self.wheel.is_bloated();
                 trim::begin() || tidying.is_trimming
             }
@@ -81,10 +83,8 @@ impl Engine {
         let now = self.now;
         // No thread has to wake up for a cancelled task. Those beyond the bound cost one turn more.
         self.ready.skip(SKIP, |entry| !is_live(entry));
-        let is_due = self.ready.next().is_some_and(|next| next <= now);
-        let retry_at = self.retries.retry_at();
-        let is_retry_due = retry_at.is_some_and(|at| at <= now);
-        if is_due || !is_tidy || is_retry_due || self.reader.is_behind(cut) {
+        let first = [self.ready.next(), self.retries.retry_at()].into_iter().flatten().min();
+        if first.is_some_and(|first| first <= now) || !is_tidy || self.reader.is_behind(cut) {
             return Next::Again;
         }
         // Memory can wait until there is nothing else to do.
@@ -93,9 +93,9 @@ impl Engine {
         }
         // A budget, because the earliest bucket may be full of stale entries. The answer may then be too early, never
         // too late.
-        let first = self.wheel.first(LOOK_AHEAD, |entry| is_live(*entry));
-        let wheel_at = first.and_then(|first| self.served_at(Moment(first)));
-        let mut next = [self.ready.next(), wheel_at, retry_at].into_iter().flatten().min();
+        let in_wheel = self.wheel.first(LOOK_AHEAD, |entry| is_live(*entry));
+        let wheel_at = in_wheel.and_then(|first| self.served_at(Moment(first)));
+        let mut next = first.into_iter().chain(wheel_at).min();
         // Only an engine with a thread comes back for housekeeping, so that the virtual time of a driven one goes from
         // deadline to deadline.
         if self.shared.has_a_thread {

@@ -165,16 +165,8 @@ impl ReadyQueue {
 
     /// Returns true if a peak has left more room than is worth keeping, here or in the list that it is filled from.
     pub(crate) fn is_bloated(&self, given_out: &Vec<Entry>) -> bool {
-        let room = [self.sorted.capacity(), self.late.capacity(), self.scratch.capacity()];
-        self.len() == 0 && room.into_iter().chain([given_out.capacity()]).any(|room| room > KEPT)
-    }
-
-    /// Gives that room back.
-    pub(crate) fn shrink(&mut self, given_out: &mut Vec<Entry>) {
-        given_out.shrink_to(KEPT);
-        self.sorted.shrink_to(KEPT);
-        self.late.shrink_to(KEPT);
-        self.scratch.shrink_to(KEPT);
+        let room = self.sorted.capacity() + self.late.capacity() + self.scratch.capacity();
+        self.len() == 0 && room + given_out.capacity() > KEPT
     }
 
     /// Panics with what is broken. It looks at the first entries and at the last one. `is_given_out` tells whether the
@@ -193,8 +185,8 @@ impl ReadyQueue {
     }
 }
 
-/// This much room is kept, in entries.
-const KEPT: usize = 16 * 1024;
+/// This much room is kept, in entries of all lists together.
+const KEPT: usize = 64 * 1024;
 
 // ----- sorting what the wheel gives out --------------------------------------------------
 

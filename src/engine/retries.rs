@@ -72,18 +72,25 @@ impl Retries {
     pub(super) fn to_retry(&self, now: Moment) -> Vec<Arc<NumberedExecutor>> {
         // An executor whose pause is nearly over comes along when another one has woken the thread, so many of them
         // cost few wake-ups.
-        let mut ready: Vec<_> = self.all.values().filter(|queue| queue.may_retry(now)).collect();
+        let is_ready = |queue: &&RetryQueue| {
+            // A quarter of the pause early, so that executors whose pauses end at about the same time share a wake-up.
+            queue.retry_at().is_some_and(|at| at <= now.after_nanos(queue.pause / 4))
+        };
+        let mut ready: Vec<_> = self.all.values().filter(is_ready).collect();
         // A turn may have time for the first one only. Its next pause ends later, so the others come before it then.
         ready.sort_by_key(|queue| queue.retry_at);
         ready.into_iter().filter_map(|queue| queue.executor.upgrade()).collect()
     }
 
-    /// Returns the earliest deadline of a refused task whose entry `is_valid`. Drops the others before it.
-    pub(super) fn first_refused(
-        &mut self,
-        mut is_valid: impl FnMut(Entry) -> bool,
-    ) -> Option<Moment> {
-        self.all.values_mut().filter_map(|queue| queue.first(&mut is_valid)).min()
+    /// Returns the earliest deadline of a refused task whose entry `is_valid`.
+    pub(super) fn first_refused(&self, mut is_valid: impl FnMut(Entry) -> bool) -> Option<Moment> {
+        let first = |queue: &RetryQueue| {
+            let entry = queue.tasks.values().copied().find(|entry| is_valid(*entry))?;
+            // A reset may have moved the deadline to before that of the entry.
+            let deadline = task::settled(entry).and_then(|(key, _)| deadline::of(key));
+            Some(deadline.map_or(entry.moment(), |(deadline, _)| deadline))
+        };
+        self.all.values().filter_map(first).min()
     }
 
     /// Returns how many entries wait, stale ones included.
@@ -140,7 +147,7 @@ pub(super) struct RetryQueue {
     sweep_from: (u64, i64),
     /// The pause after the last refusal, in nanoseconds; 0 while the executor takes all.
     pause: u64,
-    retry_at: Option<Moment>,
+    pub(super) retry_at: Option<Moment>,
     /// The executor is not asked any more.
     pub(super) has_refused_for_good: bool,
 }
@@ -189,36 +196,9 @@ impl RetryQueue {
         self.retry_at.filter(|_| !self.has_refused_for_good)
     }
 
-    /// Returns true if the pause is over, or nearly so.
-    fn may_retry(&self, now: Moment) -> bool {
-        // A quarter of the pause early, so that executors whose pauses end at about the same time share a wake-up.
-        self.retry_at().is_some_and(|at| at <= now.after_nanos(self.pause / 4))
-    }
-
-    /// Returns the earliest deadline of an entry that `is_valid`, after it has dropped the others before it.
-    fn first(&mut self, mut is_valid: impl FnMut(Entry) -> bool) -> Option<Moment> {
-        while let Some(first) = self.tasks.first_entry() {
-            let entry = *first.get();
-            if is_valid(entry) {
-                // A reset may have moved the deadline to before that of the entry.
-                let deadline = task::settled(entry).and_then(|(key, _)| deadline::of(key));
-                return Some(deadline.map_or(entry.moment(), |(deadline, _)| deadline));
-            }
-            first.remove();
-        }
-        None
-    }
-
     /// Takes out the first entry, which may be stale, or of a task that was put off.
     pub(super) fn pop(&mut self) -> Option<Entry> {
         self.tasks.pop_first().map(|(_, entry)| entry)
-    }
-
-    /// If nothing is left, the executor takes no pause any more.
-    pub(super) fn recover(&mut self) {
-        if self.tasks.is_empty() {
-            (self.pause, self.retry_at) = (0, None);
-        }
     }
 
     /// Begins a pause after a retry in which the executor `took` so many tasks before it refused one.
@@ -232,11 +212,6 @@ impl RetryQueue {
         };
         self.pause = self.pause.max(first_pause);
         self.retry_at = Some(now.after_nanos(self.pause));
-    }
-
-    /// Retries in the next turn, because this one has no time for all that the executor would take.
-    pub(super) fn retry_soon(&mut self, now: Moment) {
-        self.retry_at = Some(now);
     }
 
     /// Looks at up to `budget` entries, and drops the stale ones. Returns true at the end of the queue.

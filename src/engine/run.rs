@@ -30,17 +30,9 @@ use crate::platform::sync::Ordering;
 use crate::wheel::Timed;
 use crate::wheel::entry::{Entry, SchedulerId, TaskKey};
 
-/// A thread's last reading of a scheduler's clock.
-#[derive(Clone, Copy)]
-struct Reading {
-    scheduler: Option<SchedulerId>,
-    cycles: u64,
-    moment: Moment,
-}
-
 thread_local! {
-    static LAST_READING: Cell<Reading> =
-        const { Cell::new(Reading { scheduler: None, cycles: 0, moment: Moment::NEVER }) };
+    /// The thread's last reading of a clock: whose clock, the processor's cycle counter then, and what it showed.
+    static LAST_READING: Cell<Option<(SchedulerId, u64, Moment)>> = const { Cell::new(None) };
 }
 
 impl Shared {
@@ -91,15 +83,19 @@ impl Shared {
         // cycle counter says how old the last reading is, but only of a clock that runs at the speed of real time.
         let cycles = if self.watch.is_in_real_time { cycles() } else { None };
         let Some(cycles) = cycles else { return self.try_now() };
-        let last = LAST_READING.get();
-        if last.scheduler == Some(self.id)
-            && cycles.wrapping_sub(last.cycles) < cycles_of_a_microsecond()
-        {
-            return Some(last.moment);
+        match LAST_READING.get() {
+            Some((scheduler, then, moment))
+                if scheduler == self.id
+                    && cycles.wrapping_sub(then) < cycles_of_a_microsecond() =>
+            {
+                Some(moment)
+            }
+            _ => {
+                let moment = self.try_now()?;
+                LAST_READING.set(Some((self.id, cycles, moment)));
+                Some(moment)
+            }
         }
-        let moment = self.try_now()?;
-        LAST_READING.set(Reading { scheduler: Some(self.id), cycles, moment });
-        Some(moment)
     }
 
     /// Reads the clock. Returns `None` if the clock panics, which is reported.
@@ -308,12 +304,6 @@ impl Shared {
         (next - now.0).saturating_sub(AT_ONCE)
     }
 
-    /// Claims the task of an entry, and returns when it was due.
-    #[inline]
-    fn claim(&self, entry: Entry) -> Option<(Running, Moment)> {
-        Running::claim(entry, |entry| self.put_off(entry))
-    }
-
     /// Files a task again, through this thread's lane, whose entry has come out too early (RESET-2). If its deadline has
     /// passed by now, returns the entry as of now.
     #[cold]
@@ -330,14 +320,14 @@ impl due::TaskOwner for Shared {
     fn run_all(&self, entries: &[Entry]) {
         for (at, entry) in entries.iter().enumerate() {
             entries.get(at + AHEAD).inspect(|soon| soon.prefetch());
-            if let Some((task, due)) = self.claim(*entry) {
+            if let Some((task, due)) = Running::claim(*entry, |entry| self.put_off(entry)) {
                 self.run_claimed(task, due, true);
             }
         }
     }
 
     fn forfeit(&self, due: Entry) {
-        if let Some((task, _)) = self.claim(due) {
+        if let Some((task, _)) = Running::claim(due, |entry| self.put_off(entry)) {
             let key = task.key;
             self.finish(task, true, true, None);
             self.run_has_ended(key);

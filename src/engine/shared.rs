@@ -172,13 +172,10 @@ impl Shared {
     pub(crate) fn dump(&self) -> String {
         // The clock is user code, so it is read before any lock is taken.
         let now = self.try_now();
-        let when = |moment: Moment| match (now, moment.0) {
+        let when = |moment: Moment| match now.unwrap_or(moment) {
             _ if moment == Moment::NEVER => "for ever".to_owned(),
-            (Some(now), at) if moment >= now => {
-                format!("until {at} ns, in {:?}", moment.since(now))
-            }
-            (Some(now), at) => format!("until {at} ns, {:?} ago", now.since(moment)),
-            (None, at) => format!("until {at} ns"),
+            now if now > moment => format!("until {} ns, {:?} ago", moment.0, now.since(moment)),
+            now => format!("until {} ns, in {:?}", moment.0, moment.since(now)),
         };
         let has_ended = self.termination.has_come();
         let mut lines = vec![
@@ -203,7 +200,7 @@ impl Shared {
 impl Drop for Shared {
     /// Leftovers that nobody has taken go with the scheduler. Its id may be used again.
     fn drop(&mut self) {
-        self.drop_leftovers(self.termination.take_the_rest());
+        self.drop_leftovers(self.termination.take().unwrap_or_default());
         lock_std(&REGISTRY).alive.remove(&self.id);
         trim::at_the_end();
         // The rest of the user's values. Quietly, because the last `Arc` may be that of a `DueTask`, whose run never

@@ -8,7 +8,7 @@
 //!                                       Taken ------> a leftover of the PendingTask that a caller has
 //!                                         |  the PendingTask has decided already
 //!                                         v
-//!                                       Then(decision) --> carried out behind the run
+//!                                       the decision is carried out behind the run
 //! ```
 //!
 //! The leftovers wait for a caller that may take them: a close, or a `Stopping`. When no caller is left that could take
@@ -58,10 +58,8 @@ enum Stage {
     Last,
     /// Its series will be this leftover.
     InRun(Leftover),
-    /// Its series is one already: a caller has its `PendingTask`, and has not decided what to do with it.
-    Taken,
-    /// The owner of the `PendingTask` has decided.
-    Then(Decision),
+    /// Its series is one already: a caller has its `PendingTask`, and may have decided what to do with it.
+    Taken(Option<Decision>),
 }
 
 impl Run {
@@ -146,7 +144,7 @@ impl State {
         let mut leftovers = mem::take(&mut self.leftovers);
         for run in self.runs.iter_mut().filter(|run| run.leaves_over()) {
             // The run goes on. Its thread carries out the decision of the new owner.
-            if let Stage::InRun(task) = mem::replace(&mut run.stage, Stage::Taken) {
+            if let Stage::InRun(task) = mem::replace(&mut run.stage, Stage::Taken(None)) {
                 leftovers.push(Leftover { is_in_run: true, ..task });
             }
         }
@@ -313,11 +311,6 @@ impl Termination {
         }
     }
 
-    /// Takes what is left when the scheduler goes.
-    pub(crate) fn take_the_rest(&self) -> Vec<Leftover> {
-        self.lock().take()
-    }
-
     // ----- the runner ----------------------------------------------------------------------
 
     /// Takes a series back behind its run, because the scheduler has closed in the meantime. `make_leftover` makes it one,
@@ -332,16 +325,13 @@ impl Termination {
         // Under the lock, so the engine finds the series either in its run or among the leftovers (END-3).
         let task = make_leftover()?;
         let run = state.runs.iter_mut().find(|run| run.key == key);
-        let decided = match run.map(|run| mem::replace(&mut run.stage, Stage::Last)) {
-            Some(Stage::Then(decision)) => Some(decision),
-            // Its owner has not decided yet. From now on it is a leftover like any other.
-            Some(Stage::Taken) => None,
-            _ => {
-                state.leftovers.push(task);
-                None
-            }
-        };
-        Some((task, decided))
+        if let Some(Stage::Taken(decided)) =
+            run.map(|run| mem::replace(&mut run.stage, Stage::Last))
+        {
+            return Some((task, decided)); // an undecided one is a leftover like any other from now on
+        }
+        state.leftovers.push(task);
+        Some((task, None))
     }
 
     /// Notes that a leftover is about to run, until [`run_is_over`](Termination::run_is_over).
@@ -365,11 +355,9 @@ impl Termination {
     /// Has this done with a leftover that was taken in its run, when that run has ended. If it has ended already, the
     /// decision comes back.
     pub(crate) fn decide(&self, key: TaskKey, decision: Decision) -> Result<(), Decision> {
-        let mut state = self.lock();
-        let is_taken = |run: &&mut Run| run.key == key && matches!(run.stage, Stage::Taken);
-        match state.runs.iter_mut().find(is_taken) {
-            Some(run) => run.stage = Stage::Then(decision),
-            None => return Err(decision),
+        match self.lock().runs.iter_mut().find(|run| run.key == key) {
+            Some(Run { stage: Stage::Taken(decided), .. }) => *decided = Some(decision),
+            _ => return Err(decision),
         }
         Ok(())
     }
@@ -405,27 +393,23 @@ impl Termination {
     ) -> Option<MutexGuard<'_, State>> {
         let until = Instant::now().checked_add(timeout);
         let mut state = self.lock();
-        let mut looks = false;
-        loop {
-            if has_come(&state) {
-                return Some(state);
-            }
-            // Not every end of a run wakes this thread: a runner that has not seen the stop tells nobody. So once the
-            // end has come, this thread also looks by itself.
-            looks = looks || state.has_come;
+        while !has_come(&state) {
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
                 return None;
             }
-            state = if IS_MODEL || (left.is_none() && !looks) {
-                self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
-            } else {
-                let most = if looks { LOOK } else { Duration::MAX };
-                let left = left.unwrap_or(most).min(most);
-                let woken = self.changed.wait_timeout(state, left);
-                woken.unwrap_or_else(PoisonError::into_inner).0
+            // Not every end of a run wakes this thread: a runner that has not seen the stop tells nobody. So once the
+            // end has come, this thread also looks by itself.
+            let look = state.has_come.then_some(LOOK);
+            state = match left.into_iter().chain(look).min() {
+                Some(most) if !IS_MODEL => {
+                    let woken = self.changed.wait_timeout(state, most);
+                    woken.unwrap_or_else(PoisonError::into_inner).0
+                }
+                _ => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
             };
         }
+        Some(state)
     }
 
     /// Takes the leftovers if the end has come. Otherwise the waker is woken when it comes.
