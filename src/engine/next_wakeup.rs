@@ -162,9 +162,6 @@ impl Engine {
     /// Takes in what is there, and returns true if all of it can wait, because it would have left the bell alone. This is
     /// the sleeper's last look, after it has armed the bell.
     pub(crate) fn can_wait(&mut self, threshold: Moment) -> bool {
-        if self.shared.is_closing() {
-            return false;
-        }
         // The threshold is armed, so whatever is published after this look rings by itself (WAKE-5).
         if !self.reader.has_more(&self.shared.intake) {
             return true;

@@ -94,9 +94,6 @@ global!(WAITING: Mutex<Vec<TaskKey>> = Mutex::new(Vec::new()));
 pub(super) fn while_waiting<R>(wait: impl FnOnce() -> R) -> R {
     // Noted before the first look, so of two closes inside of runs at least one sees the other.
     let runs = all_runs();
-    if runs.is_empty() {
-        return wait();
-    }
     lock(&WAITING).extend(&runs);
     let result = wait();
     let mut waiting = lock(&WAITING);

@@ -12,10 +12,9 @@ use std::task::Waker;
 use std::time::Instant;
 
 use super::{Scheduler, in_force};
-use crate::engine::admit::WakeAt;
 use crate::engine::handles;
 use crate::engine::shared::Shared;
-use crate::engine::slots::{Thrown, Wake, task};
+use crate::engine::slots::{Thrown, task};
 use crate::error::ScheduleError;
 use crate::executor::deadlock::OwnTimer;
 use crate::platform::impls::impl_debug;
@@ -68,8 +67,8 @@ impl Scheduler {
     /// [`ScheduleError::Closed`] and [`ScheduleError::Full`].
     pub fn wake_at(&self, instant: Instant, waker: &Waker) -> Result<Option<Alarm>, ScheduleError> {
         let times = self.shared().watch.at(instant);
-        let woken = self.shared().wake_at(times, || Wake::<true>(waker.clone()))?;
-        Ok(Alarm::new(woken, self.shared(), waker, true))
+        let key = self.shared().wake_at::<true>(times, waker)?;
+        Ok(Alarm::new(key, self.shared(), waker, true))
     }
 
     /// Like [`wake_at`](Scheduler::wake_at), for an alarm that is counted nowhere: not in
@@ -102,8 +101,8 @@ impl Scheduler {
         waker: &Waker,
     ) -> Result<Option<Alarm>, ScheduleError> {
         let times = self.shared().watch.at(instant);
-        let woken = self.shared().wake_at(times, || Wake::<false>(waker.clone()))?;
-        Ok(Alarm::new(woken, self.shared(), waker, false))
+        let key = self.shared().wake_at::<false>(times, waker)?;
+        Ok(Alarm::new(key, self.shared(), waker, false))
     }
 
     /// Like [`wake_at`](Scheduler::wake_at), for a caller that has just read the scheduler's clock and saves a second
@@ -123,8 +122,8 @@ impl Scheduler {
         instant: Instant,
         waker: &Waker,
     ) -> Result<Option<Alarm>, ScheduleError> {
-        let woken = self.shared().wake_at_since(read, instant, waker)?;
-        Ok(Alarm::new(woken, self.shared(), waker, true))
+        let key = self.shared().wake_at_since(read, instant, waker)?;
+        Ok(Alarm::new(key, self.shared(), waker, true))
     }
 
     /// Returns true if the calling thread is inside a turn of this scheduler: on the tick thread, or below a call of
@@ -172,20 +171,17 @@ impl Alarm {
     /// timeout that is set and dropped.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "measured: row S4-pending of `benches/peers`")]
-    fn new(woken: WakeAt, scheduler: &Shared, waker: &Waker, is_counted: bool) -> Option<Alarm> {
-        let (key, own_timer) = match woken {
-            WakeAt::Now => return None,
-            // A thread that blocks on this alarm would wait for ever if nobody but the thread itself can serve it.
-            WakeAt::Pending(key) => {
-                (key, OwnTimer::note(waker, || in_force::is_served_here(scheduler)))
-            }
-            WakeAt::Later => {
-                // The engine is far behind, so the waker is not kept. The task polls again, and its thread never
-                // sleeps here (PRESSURE-3).
-                waker.wake_by_ref();
-                (TaskKey::NONE, None)
-            }
-        };
+    fn new(
+        key: Option<TaskKey>,
+        scheduler: &Shared,
+        waker: &Waker,
+        is_counted: bool,
+    ) -> Option<Alarm> {
+        let key = key?;
+        // A thread that blocks on this alarm would wait for ever if nobody but the thread itself can serve it. An alarm
+        // without a task has no clone of the waker.
+        let is_own = || key != TaskKey::NONE && in_force::is_served_here(scheduler);
+        let own_timer = OwnTimer::note(waker, is_own);
         Some(Alarm { key, target: target(waker), is_counted, own_timer })
     }
 
