@@ -163,7 +163,7 @@ impl Engine {
     /// the sleeper's last look, after it has armed the bell.
     pub(crate) fn can_wait(&mut self, threshold: Moment) -> bool {
         // The threshold is armed, so whatever is published after this look rings by itself (WAKE-5).
-        if !self.reader.has_more(&self.shared.intake) {
+        if !self.has_news() {
             return true;
         }
         // It is taken in anyway, by thousands at once. A thread that got up for each task instead took 80 ns a task
@@ -171,7 +171,7 @@ impl Engine {
         let (_, earliest) = self.take_in(self.cut());
         // What is left was seen by this look, so it may have been published before the arming, without a ring, whatever its
         // stamp. That is little: what has come in since the cut was read. The next turn takes it.
-        !self.reader.has_left() && earliest >= threshold
+        !self.shared.is_closing() && !self.reader.has_left() && earliest >= threshold
     }
 
     /// Returns true if something has come in that no turn has taken yet, or if the scheduler is closing.

@@ -83,19 +83,15 @@ impl Shared {
         // cycle counter says how old the last reading is, but only of a clock that runs at the speed of real time.
         let cycles = if self.watch.is_in_real_time { cycles() } else { None };
         let Some(cycles) = cycles else { return self.try_now() };
-        match LAST_READING.get() {
-            Some((scheduler, then, moment))
-                if scheduler == self.id
-                    && cycles.wrapping_sub(then) < cycles_of_a_microsecond() =>
-            {
-                Some(moment)
-            }
-            _ => {
-                let moment = self.try_now()?;
-                LAST_READING.set(Some((self.id, cycles, moment)));
-                Some(moment)
-            }
+        let is_recent = |(scheduler, then, _): &(SchedulerId, u64, Moment)| {
+            *scheduler == self.id && cycles.wrapping_sub(*then) < cycles_of_a_microsecond()
+        };
+        if let Some((.., moment)) = LAST_READING.get().filter(is_recent) {
+            return Some(moment);
         }
+        let moment = self.try_now()?;
+        LAST_READING.set(Some((self.id, cycles, moment)));
+        Some(moment)
     }
 
     /// Reads the clock. Returns `None` if the clock panics, which is reported.
