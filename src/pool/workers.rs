@@ -8,7 +8,7 @@
 //! - A thread is started when there is work, no idle thread, and fewer threads than the limit. It is started
 //!   by the caller that brings a task, or by a thread that takes a task and leaves others behind. So a thread waits for
 //!   the next deadline as long as one is free to.
-//! - A thread ends when the queue is closed, or when it has been idle for longer than `keep_alive` and more threads run than
+//! - A thread ends when the queue is over: closed, or empty in a pool that is shut down. It also ends when it has been idle for longer than `keep_alive` and more threads run than
 //!   the core. The only idle thread stays while the queue has items. If there is work, another thread is started in place of
 //!   one that has ended.
 //! - At least one thread does not wait, directly or through other pools, for a task of its own pool.
@@ -107,7 +107,7 @@ impl Shared {
     #[cold]
     fn start(self: &Arc<Self>) -> bool {
         let mut count = lock_std(&self.threads.count);
-        if self.queue.is_closed() {
+        if self.queue.is_over() {
             return true; // there is nothing left to do, and the pool may have terminated already
         }
         let limit = self.settings.threads;
@@ -150,10 +150,10 @@ impl Shared {
     }
 
     fn has_no_threads(&self, count: &Count) -> bool {
-        self.queue.is_closed() && count.running + count.starting == 0
+        count.running + count.starting == 0 && self.queue.is_over()
     }
 
-    /// Waits until the queue is closed and all threads have ended. Returns false if the time is up before.
+    /// Waits until the queue is over and all threads have ended. Returns false if the time is up before.
     pub(super) fn await_termination(&self, timeout: Duration) -> bool {
         if self.threads.pool.has_this_thread() {
             return false; // the calling thread would have to end first
@@ -163,9 +163,10 @@ impl Shared {
         self.has_no_threads(&waited.unwrap_or_else(PoisonError::into_inner).0)
     }
 
-    /// Closes the queue, so that all threads end.
-    pub(super) fn close(&self) {
-        self.queue.close();
+    /// Has all threads look again that wait: those of the pool, which end if the queue is over, and those that wait for the
+    /// end.
+    pub(super) fn look_again(&self) {
+        self.queue.wake_takers();
         drop(lock_std(&self.threads.count)); // so that a thread between its look and its wait does not miss the notification
         self.threads.ended.notify_all();
     }
@@ -233,7 +234,7 @@ impl Worker {
             let Some(needed) = self.time_needed() else { return queue.take() };
             let task = queue.poll_timeout(needed.min(longest).saturating_add(keep_alive));
             longest = longest.saturating_mul(2);
-            if task.is_some() || queue.is_closed() || self.may_end() {
+            if task.is_some() || queue.is_over() || self.may_end() {
                 return task;
             }
         }
@@ -297,7 +298,9 @@ impl Drop for Worker {
         let has_begun = *lock_std(&self.state) != WorkerState::Starting;
         self.leave(&mut lock_std(&threads.count));
         threads.is_full.store(false, Ordering::Relaxed); // another thread may take its place
-        threads.ended.notify_all();
+        if self.shared.queue.is_over() {
+            self.shared.look_again(); // this thread has taken the last task
+        }
         // A thread that has just brought a task may have relied on this one. Both take the queue's lock in between,
         // which orders this look and that thread's look at `idle`.
         if has_begun && !self.shared.queue.is_empty() {
