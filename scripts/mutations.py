@@ -560,7 +560,7 @@ MUTATIONS = [
     ("pool: threads of a pool that ends wait for what was cancelled", "src/pool/task.rs",
      "if removed.is_some_and(|(_task, is_over)| is_over) {", "if removed.is_none() {", tests("layers::pool")),
     ("pool: the core ends too", "src/pool/workers.rs",
-     "if count.running <= *core || is_needed", "if is_needed", tests("layers::pool")),
+     "if count.running <= self.shared.threads.core || self", "if self", tests("layers::pool")),
     ("deadlock: a pool is full when one thread waits", "src/executor/deadlock.rs",
      "needed.len() < by.available.load(Ordering::Relaxed)", "needed.is_empty()", tests("layers::pool", "future::calls")),
     ("deadlock: a task that runs already could run elsewhere", "src/executor/deadlock.rs",

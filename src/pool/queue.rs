@@ -203,8 +203,8 @@ impl<T> DelayedWorkQueue<T> {
 
     /// Puts an item in, as [`offer`](DelayedWorkQueue::offer) does, and calls `note` before anybody can take the item. Returns
     /// the item also if `may_enter` says no. It is told whether the queue ends when it is empty. Both run under the lock, so
-    /// they must not be user code (QUEUE-4). `now`: what is due by then, is due at once, and is looked for: if the queue has
-    /// more than [`SHORT`] items, no taker waits, and the head is due, its deadline is returned.
+    /// they must not be user code (QUEUE-4). Returns whether a taker waits. `now`: what is due by then, is due at once, and is
+    /// looked for: if the queue has more than [`SHORT`] items, no taker waits, and the head is due, returns its deadline, too.
     #[inline] // without it a task of a pool costs 40 instructions more
     pub(crate) fn offer_noted(
         &self,
@@ -213,7 +213,7 @@ impl<T> DelayedWorkQueue<T> {
         now: Option<Instant>,
         may_enter: impl FnOnce(bool) -> bool,
         note: impl FnOnce(WheelKey),
-    ) -> Result<Option<Instant>, T> {
+    ) -> Result<(bool, Option<Instant>), T> {
         let mut state = self.lock();
         if state.is_closed || !may_enter(state.ends_when_empty) {
             return Err(item);
@@ -227,11 +227,12 @@ impl<T> DelayedWorkQueue<T> {
         note(key);
         let leader = state.waiters.leader_to_wake(deadline); // if the item is the head (WAKE-2)
         // A queue for which a taker waits is not behind.
-        let now = now.filter(|_| state.wheel.len() > SHORT && state.waiters.is_empty());
+        let has_taker = !state.waiters.is_empty();
+        let now = now.filter(|_| state.wheel.len() > SHORT && !has_taker);
         let due = now.and_then(|now| state.first_due(now));
         drop(state);
         leader.into_iter().for_each(Waker::wake);
-        Ok(due)
+        Ok((has_taker, due))
     }
 
     /// Returns roughly how many items are overdue, or 0 if the first is due after `head_by`, and how many were ever taken.
@@ -443,6 +444,12 @@ impl<T> DelayedWorkQueue<T> {
     pub fn close(&self) {
         self.lock().is_closed = true;
         self.wake_takers();
+    }
+
+    /// Returns true if the queue has items, and no taker waits for them.
+    pub(super) fn needs_taker(&self) -> bool {
+        let state = self.lock();
+        state.waiters.is_empty() && !state.wheel.is_empty()
     }
 
     /// Has all takers that wait look again.

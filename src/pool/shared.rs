@@ -15,7 +15,7 @@ use super::task::{PoolTask, Returns};
 use super::workers::Threads;
 use crate::ScheduleError;
 use crate::backpressure::{Backpressure, PendingLimit};
-use crate::job::{AtomicPosition, Job, Owner, Position, Run, Work};
+use crate::job::{Job, Owner, Position, Run, Work};
 use crate::platform::sync::lock_std;
 
 /// A thread that brings tasks is held back when the head of the queue is overdue by more than this, and more than
@@ -61,9 +61,10 @@ impl Shared {
         let returns = Returns { shared: Arc::clone(self), result: ResultCell::new() };
         let task = Job::new(returns, work);
         let queued = Arc::<PoolTask<W>>::clone(&task);
-        let offered = self.offer(queued, task.position(), deadline, now, |is_shut| !is_shut);
+        let note = |key| task.position().set(Position::Delayed(key));
+        let offered = self.queue.offer_noted(deadline, queued, Some(now), |is_shut| !is_shut, note);
         let reason = match offered {
-            Ok(head) if self.start_if_needed() => {
+            Ok((has_taker, head)) if has_taker || self.start_if_needed() => {
                 let head = head.filter(|_| may_wait);
                 // The task is in, so a clock that panics ends the wait, and not the call.
                 let wait = |head| _ = self.hook().catch(None, || self.hold_back(head, now));
@@ -78,20 +79,6 @@ impl Shared {
         self.remove(task.position());
         self.limit.leave();
         Err((reason, work))
-    }
-
-    /// Puts a task into the queue, and notes its key in its position. Returns the head's deadline if the queue is long and behind, or the task
-    /// if the queue is closed, or if `may_enter` says no. It is told whether the pool is shut down.
-    pub(super) fn offer(
-        &self,
-        task: QueuedTask,
-        position: &AtomicPosition,
-        deadline: Instant,
-        now: Instant,
-        may_enter: impl FnOnce(bool) -> bool,
-    ) -> Result<Option<Instant>, QueuedTask> {
-        let note = |key| position.set(Position::Delayed(key));
-        self.queue.offer_noted(deadline, task, Some(now), may_enter, note)
     }
 
     /// Holds a producer back that is far ahead of the threads. `head` is the deadline of the head of a long queue, and `now` a

@@ -18,7 +18,7 @@ use super::future::{JoinError, Joinable, PanicPayload, ResultCell};
 use super::shared::{QueuedTask, Shared};
 use crate::backpressure::PendingLimit;
 use crate::executor::deadlock::{Waiting, wait_for};
-use crate::job::{AtomicPosition, Due, End, Job, Next, Owner, OwnerRef, Ran, Work};
+use crate::job::{AtomicPosition, Due, End, Job, Next, Owner, OwnerRef, Position, Ran, Work};
 use crate::observe::trace;
 use crate::{Cancel, Cancellable, PanicHook};
 
@@ -55,8 +55,9 @@ pub(super) fn run(shared: &Shared, task: QueuedTask) {
         let due = due.max(ended); // not by the plan alone
         // Asked under the queue's lock: the search of a shutdown, or of a new policy, comes before it, or finds the task.
         let may_repeat = |is_shut| shared.may_run(is_shut, true, false);
-        let offered = shared.offer(Arc::clone(&task), task.position(), due, ended, may_repeat);
-        is_in = offered.is_ok();
+        let note = |key| task.position().set(Position::Delayed(key));
+        let queue = &shared.queue;
+        is_in = queue.offer_noted(due, Arc::clone(&task), Some(ended), may_repeat, note).is_ok();
     };
     if task.run(shared, &mut put_back) == Ran::Again && !is_in {
         task.withdraw();

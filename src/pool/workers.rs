@@ -19,7 +19,7 @@
 //!   would need one more thread than the limit. Otherwise each start would call for another one without end.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -51,11 +51,8 @@ pub(super) struct Threads {
     /// How many threads stay, however long they are idle.
     core: usize,
     count: Mutex<Count>,
-    /// How many threads wait for the queue. Not counted while `is_full`. Both are Relaxed: an old value may start a
-    /// thread too many, and the thread that changes them looks at the queue afterwards, under its lock (see `Drop for
-    /// Worker`).
-    idle: AtomicUsize,
-    /// As many threads run as the limit says, and all of them are core: no thread is to be started, and none ends.
+    /// As many threads run as the limit says, so none is to be started. Relaxed: a thread that ends clears it, and looks at the
+    /// queue afterwards, under its lock (see `Drop for Worker`).
     is_full: AtomicBool,
     /// Notified when `is_terminated` may have become true.
     ended: Condvar,
@@ -78,7 +75,6 @@ impl Threads {
             pool,
             core: settings.core.unwrap_or(all_stay).min(settings.threads),
             count: Mutex::default(),
-            idle: AtomicUsize::new(0),
             is_full: AtomicBool::new(false),
             ended: Condvar::new(),
         }
@@ -91,16 +87,13 @@ impl Shared {
     /// Starts a thread if one is needed. Returns false only if the start failed and no thread runs.
     #[inline]
     pub(super) fn start_if_needed(self: &Arc<Self>) -> bool {
-        let Threads { is_full, idle, .. } = &self.threads;
-        is_full.load(Ordering::Relaxed) || idle.load(Ordering::Relaxed) > 0 || self.start()
+        let is_full = self.threads.is_full.load(Ordering::Relaxed);
+        is_full || !self.queue.needs_taker() || self.start()
     }
 
     /// Returns the threads that may run what a thread is about to wait for.
     pub(super) fn threads_for_a_wait(self: &Arc<Self>) -> PoolThreads {
-        // If no thread could be started when the task came, it is tried again.
-        if !self.queue.is_empty() {
-            self.start_if_needed();
-        }
+        self.start_if_needed(); // if no thread could be started when the task came, it is tried again
         self.threads.pool.clone()
     }
 
@@ -111,7 +104,7 @@ impl Shared {
             return true; // there is nothing left to do, and the pool may have terminated already
         }
         let limit = self.settings.threads;
-        if count.running == limit && self.threads.core == limit {
+        if count.running == limit {
             self.threads.is_full.store(true, Ordering::Relaxed);
         }
         if (count.running > 0 || IN_FACTORY.get()) && count.running + count.starting >= limit {
@@ -212,18 +205,11 @@ impl Worker {
     /// Waits for a task that is due, and sees to the tasks that are left behind. Returns `None` if the thread is to end, and
     /// an error if the clock has panicked, which the hook was told.
     fn next_task(&self) -> Result<Option<QueuedTask>, ()> {
-        let (queue, threads) = (&self.shared.queue, &self.shared.threads);
-        let hook = &self.shared.settings.on_panic;
-        if threads.is_full.load(Ordering::Relaxed) {
-            return hook.catch(None, || queue.take()).ok_or(());
-        }
-        threads.idle.fetch_add(1, Ordering::Relaxed);
-        let next = hook.catch(None, || self.wait_while_idle()).ok_or(());
-        threads.idle.fetch_sub(1, Ordering::Relaxed);
-        if matches!(next, Ok(Some(_))) && !queue.is_empty() {
+        let next = self.shared.settings.on_panic.catch(None, || self.wait_while_idle());
+        if matches!(next, Some(Some(_))) {
             self.shared.start_if_needed();
         }
-        next
+        next.ok_or(())
     }
 
     fn wait_while_idle(&self) -> Option<QueuedTask> {
@@ -246,11 +232,8 @@ impl Worker {
 
     /// Called when the thread has waited in vain. Returns true if it is to end; then it is no longer counted.
     fn may_end(&self) -> bool {
-        let Threads { count, idle, core, .. } = &self.shared.threads;
-        let mut count = lock_std(count);
-        // If two threads end because each believes that the other waits, the last of them starts another thread.
-        let is_needed = idle.load(Ordering::Relaxed) <= 1 && !self.shared.queue.is_empty();
-        if count.running <= *core || is_needed {
+        let mut count = lock_std(&self.shared.threads.count);
+        if count.running <= self.shared.threads.core || self.shared.queue.needs_taker() {
             return false;
         }
         self.leave(&mut count);
@@ -291,9 +274,9 @@ impl Drop for Worker {
         if self.shared.queue.is_over() {
             self.shared.look_again(); // this thread has taken the last task
         }
-        // A thread that has just brought a task may have relied on this one. Both take the queue's lock in between,
-        // which orders this look and that thread's look at `idle`.
-        if has_begun && !self.shared.queue.is_empty() {
+        // A thread that has just brought a task may have relied on this one: it found this one in the list of takers, or
+        // `is_full`. It has put its task in before.
+        if has_begun {
             self.shared.start_if_needed();
         }
     }

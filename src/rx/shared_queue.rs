@@ -143,7 +143,7 @@ impl Member {
         };
         let offered =
             self.queue.tasks.offer_noted(due, (Arc::clone(job), me), Some(now), |_| true, waits);
-        offered.ok().map(|head| head.is_some())
+        offered.ok().map(|(_, head)| head.is_some())
     }
 
     /// Runs a task that was taken out, and queues the next run of a series.
