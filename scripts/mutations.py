@@ -431,7 +431,7 @@ MUTATIONS = [
     ("delay: a close leaves takers asleep", "src/delay/shared.rs",
      "        all.into_iter().for_each(wake);\n", "        drop(all);\n", models("delays")),
     ("delay: a taker lines up in a closed queue", "src/delay/shared.rs",
-     "        if self.shard(0).is_closed {\n            return Wait::Over;\n        }\n", "", models("delays")),
+     "        if self.shard(0).is_closed {\n            return Err(ScheduleError::Closed);\n        }\n", "", models("delays")),
     ("delay: a leader without an item has no alarm", "src/delay/taker.rs",
      "        self.alarm = alarm.map(|alarm| (alarm, until));\n        Ok(self.alarm.is_some())",
      "        self.alarm = alarm.map(|alarm| (alarm, until)).filter(|_| until != Moment::NEVER);\n        Ok(true)",

@@ -54,7 +54,6 @@ use super::Expired;
 use super::firsts::{Firsts, MOST};
 use super::items::{Due, Items, Out};
 use super::table::Hint;
-use crate::Scheduler;
 use crate::backpressure::PendingLimit;
 use crate::clock::tick::Moment;
 use crate::clock::timeline::{Timeline, When};
@@ -64,6 +63,7 @@ use crate::platform::panics::quietly;
 use crate::platform::sync::{AtomicU64, IS_MODEL, Mutex, MutexGuard, Ordering, lock};
 use crate::wake::wait_list::{Ticket, WaitList};
 use crate::wake::{AWAKE, asleep};
+use crate::{ScheduleError, Scheduler};
 
 /// What the handles of a queue share.
 pub(super) struct Shared<K, V> {
@@ -280,11 +280,16 @@ impl<K, V> Shared<K, V> {
 
     // ----- the line of takers --------------------------------------------------------------
 
-    /// Lines a taker up that has found nothing due. Returns until when it may sleep.
-    pub(super) fn line_up(&self, ticket: &mut Option<Ticket>, waker: Waker) -> Wait {
+    /// Lines a taker up that has found nothing due. Returns until when it may sleep if it leads, and `None` if it follows and
+    /// sleeps until it is woken, or an error if the queue is closed.
+    pub(super) fn line_up(
+        &self,
+        ticket: &mut Option<Ticket>,
+        waker: Waker,
+    ) -> Result<Option<Moment>, ScheduleError> {
         let mut takers = self.lock(&self.takers);
         if self.shard(0).is_closed {
-            return Wait::Over;
+            return Err(ScheduleError::Closed);
         }
         let line = &mut takers.line;
         let ticket = *ticket.get_or_insert_with(|| line.join());
@@ -292,7 +297,7 @@ impl<K, V> Shared<K, V> {
         let before = line.set_asleep(ticket, until, waker);
         drop(takers);
         drop(before); // a waker's `Drop` is user code
-        until.map_or(Wait::AsFollower, Wait::AsLeader)
+        Ok(until)
     }
 
     /// Returns true if the leader sleeps until then, and nobody has woken it.
@@ -377,16 +382,6 @@ impl<K: Hash, V> Shared<K, V> {
         prefetch(lines.wrapping_add(1));
         Place { shard, hash }
     }
-}
-
-/// What a taker that has found nothing due has to do.
-pub(super) enum Wait {
-    /// Set an alarm, and sleep until then at most.
-    AsLeader(Moment),
-    /// Sleep until it is woken.
-    AsFollower,
-    /// The queue is closed.
-    Over,
 }
 
 /// Wakes a taker. If its waker panics, that is not the business of the caller, whose item would be lost.

@@ -91,12 +91,6 @@ impl Shared {
         is_full || !self.queue.needs_taker() || self.start()
     }
 
-    /// Returns the threads that may run what a thread is about to wait for.
-    pub(super) fn threads_for_a_wait(self: &Arc<Self>) -> PoolThreads {
-        self.start_if_needed(); // if no thread could be started when the task came, it is tried again
-        self.threads.pool.clone()
-    }
-
     #[cold]
     fn start(self: &Arc<Self>) -> bool {
         let mut count = lock_std(&self.threads.count);
@@ -213,21 +207,17 @@ impl Worker {
     }
 
     fn wait_while_idle(&self) -> Option<QueuedTask> {
-        let queue = &self.shared.queue;
-        let mut wait = self.shared.settings.keep_alive.unwrap_or(KEEP_ALIVE);
+        let Shared { queue, threads, settings, .. } = &*self.shared;
+        let mut wait = settings.keep_alive.unwrap_or(KEEP_ALIVE);
         loop {
-            let task = if self.is_core() { queue.take() } else { queue.poll_timeout(wait) };
+            let all_stay = threads.core == settings.threads;
+            let stays = all_stay || lock_std(&threads.count).running <= threads.core;
+            let task = if stays { queue.take() } else { queue.poll_timeout(wait) };
             if task.is_some() || queue.is_over() || self.may_end() {
                 return task;
             }
             wait = wait.saturating_mul(2).max(FIRST_LOOK);
         }
-    }
-
-    /// Returns true if the thread stays, however long it is idle.
-    fn is_core(&self) -> bool {
-        let (threads, limit) = (&self.shared.threads, self.shared.settings.threads);
-        threads.core == limit || lock_std(&threads.count).running <= threads.core
     }
 
     /// Called when the thread has waited in vain. Returns true if it is to end; then it is no longer counted.
