@@ -57,7 +57,7 @@
 //! | the leader leaves | the next leader, if it would sleep past the head |
 //! | a follower leaves | nobody |
 //! | the head is removed, drained, or taken by a thread that did not wait | nobody |
-//! | the queue is closed, or a task of a trampoline leaves without a run | all |
+//! | the queue is closed, or the last item leaves a queue that ends when it is empty: of a trampoline, or of a pool that was shut down | all |
 //!
 //! # The thread that turns an engine
 //!
