@@ -436,8 +436,12 @@ impl Owner for SerialQueue {
 }
 
 impl TaskQueue for SerialQueue {
-    fn submit(&self, job: Entry, deadline: Option<Instant>) -> Result<(), ScheduleError> {
-        let name = deadline.map_or("", |_| job.name());
+    fn submit(
+        &self,
+        job: Entry,
+        name: &'static str,
+        deadline: Option<Instant>,
+    ) -> Result<(), ScheduleError> {
         let mut state = self.state();
         if state.is_closed {
             return Err(ScheduleError::Closed);
@@ -514,7 +518,7 @@ mod tests {
         let owner: Weak<dyn TaskQueue> = Weak::clone(&queue.me) as Weak<dyn TaskQueue>;
         let push = || {
             let job = Job::new(Weak::clone(&owner), Once::new(|| ()));
-            assert!(queue.submit(Arc::clone(&job) as Entry, None).is_ok());
+            assert!(queue.submit(Arc::clone(&job) as Entry, "", None).is_ok());
             job
         };
         let mut window: VecDeque<_> = (0..100).map(|_| push()).collect();
