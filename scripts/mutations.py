@@ -1289,6 +1289,8 @@ MUTATIONS = [
      "        tenure.start(limit, self.kinds[kind].handler.is_transactional());\n", "", durable("worker") + ["the_time_of_a_future"]),
     ("durable: what nobody polls uses up its attempts", "durable/src/worker/dispatcher.rs",
      "let then = if was_called {", "let then = if true {", durable("worker") + ["what_nobody_polls"]),
+    ("durable: what was given back is called all the same", "durable/src/worker/shared.rs",
+     "        if !tenure.is_current() {\n            return None;\n        }\n", "", durable_unit("dispatcher")),
     ("durable: what waits for its transaction uses up its attempts", "durable/src/worker/dispatcher.rs",
      "let was_called = !has_to_wait", "let was_called = !is_async", durable("worker") + ["foreign::what_waits_for"]),
     ("durable: a rule that nobody knows is tried again", "durable/src/worker/outcome.rs",

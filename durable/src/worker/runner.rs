@@ -111,7 +111,7 @@ fn next_jobs(shared: &Shared, kind: usize) -> Option<Vec<Job>> {
 }
 
 /// Starts the runs of jobs, and returns those whose handlers are to be called, with their time limits.
-fn begin(shared: &Shared, kind: usize, jobs: Vec<Job>) -> Vec<(Job, Duration)> {
+pub(super) fn begin(shared: &Shared, kind: usize, jobs: Vec<Job>) -> Vec<(Job, Duration)> {
     // A transaction writes it itself, once it has the connection.
     let is_transactional = shared.kinds[kind].handler.is_transactional();
     let must_write = |job: &Job| !is_transactional && shared.writes_start(job);

@@ -9,6 +9,7 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use super::super::WorkerBuilder;
 use super::*;
 use crate::failure::Retry;
+use crate::handler::Completes;
 use crate::store::Finish;
 use crate::testing::{self, VirtualClock, clock_of};
 use crate::timer::NewTimer;
@@ -267,4 +268,25 @@ fn a_kind_that_has_no_room_gathers_no_wakes_for_ever() {
     let woken = &dispatcher.woken[&0];
     assert!(woken.len() <= WAKES as usize, "{}", woken.len());
     assert_eq!(woken.first(), Some(&from_micros(first)), "since when it is full");
+}
+
+/// Whether a handler was called is decided once. A thread that comes to its transaction just then must not call it any more.
+#[test]
+fn a_run_whose_time_was_over_before_its_call_is_not_called() {
+    let still = Still::new(|worker| worker.handle_in_sqlite("mail", |_, _| Ok(())));
+    let shared = &still.shared;
+    still.schedule("mail", "1");
+    let mut dispatcher = Dispatcher::new(shared, None);
+    dispatcher.claim(0, 1).expect("a claim");
+    let (job, limit) = runner::begin(shared, 0, vec![still.take_job(0)]).pop().expect("it begins");
+    // The thread has its transaction, and has asked whether its run is current. It was.
+    still.clock.advance_to(still.clock.now() + limit);
+    dispatcher.take_in(Cause::Limit(job.timer.fence));
+    assert!(!shared.begins(&job.timer, &job.tenure));
+    assert!(job.tenure.began().is_none(), "it would come back from a call that nobody has counted");
+    runner::end(shared, &job, runner::Ended::NotCalled, limit);
+    let outcomes = std::mem::take(&mut shared.state().outcomes);
+    assert!(matches!(outcomes[..], [Finish { then: Then::Release, .. }]), "{outcomes:?}");
+    let stats = shared.stats();
+    assert_eq!((stats.failed, stats.timed_out, stats.stuck), (0, 0, 0), "{stats:?}");
 }
