@@ -1291,6 +1291,8 @@ MUTATIONS = [
      "let then = if was_called {", "let then = if true {", durable("worker") + ["what_nobody_polls"]),
     ("durable: what was given back is called all the same", "durable/src/worker/shared.rs",
      "        if !tenure.is_current() {\n            return None;\n        }\n", "", durable_unit("dispatcher")),
+    ("durable: the wait for a transaction counts as time beyond the limit", "durable/src/worker/runner.rs",
+     "if let Some((_, took)) = called.filter(|_| !is_mine) {", "if called.is_some() && !is_mine {", durable_unit("dispatcher")),
     ("durable: what waits for its transaction uses up its attempts", "durable/src/worker/dispatcher.rs",
      "let was_called = !has_to_wait", "let was_called = !is_async", durable("worker") + ["foreign::what_waits_for"]),
     ("durable: a rule that nobody knows is tried again", "durable/src/worker/outcome.rs",

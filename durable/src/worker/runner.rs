@@ -262,10 +262,11 @@ fn run(shared: &Arc<Shared>, job: &Job, limit: Duration) {
             Ended::Returned(kind.handler.call(&run))
         }
     });
-    let took = shared.scheduler.now().saturating_duration_since(started);
-    if job.tenure.began().is_some() {
+    if let Some((_, took)) = job.tenure.began() {
         sight::ran(&job.timer, took);
     }
+    // With the wait for the transaction, because that takes a thread too.
+    let took = shared.scheduler.now().saturating_duration_since(started);
     end(shared, job, ended, took);
 }
 
@@ -345,6 +346,7 @@ pub(super) fn end(shared: &Shared, job: &Job, ended: Ended, took: Duration) {
     let was_ok = matches!(ended, Ended::Returned(Ok(())));
     // Read once: what is in time now stays so, however long the rule takes that is asked below.
     let is_late = job.tenure.is_late();
+    let called = job.tenure.began();
     let ended = match ended {
         Ended::Returned(result) => Ended::Returned(heed(job, is_late, result)),
         other => other,
@@ -411,7 +413,7 @@ pub(super) fn end(shared: &Shared, job: &Job, ended: Ended, took: Duration) {
         Ended::Lost if is_mine => count(&shared.counters.lost, 1),
         _ => {}
     }
-    if !is_mine && job.tenure.began().is_some() {
+    if let Some((_, took)) = called.filter(|_| !is_mine) {
         sight::has_come_back(&job.timer);
         let late = took.saturating_sub(shared.time_limit_of(job.kind, &job.timer));
         if late >= HUNG {
