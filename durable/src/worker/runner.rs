@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use super::futures;
 use super::outage::{Part, gap};
-use super::shared::{ALONE, Cause, Hold, Job, Shared, Stage, count};
+use super::shared::{ALONE, Cause, Held, Hold, Job, Shared, Stage, count};
 use crate::error::{Error, Result};
 use crate::failure::{Failure, HandlerResult};
 use crate::handler::{Run, TIME_LIMIT, Work};
@@ -283,10 +283,12 @@ fn transact(shared: &Shared, job: &Job, limit: Duration, run: Run<'_>) -> Ended 
     let Some(of) = handler.transaction_type() else { return Ended::NotCalled };
     let mut work = Work { run, start, handler, result: None, record };
     let is_over = || shared.is_stopping() || !job.tenure.is_current();
+    let mut has_tried = false;
     let transacted = loop {
         if !shared.await_turn_unless(Part::Handlers, is_over) || !job.tenure.is_current() {
-            return Ended::NotCalled;
+            return if has_tried { has_no_transaction(shared, job) } else { Ended::NotCalled };
         }
+        has_tried = true;
         let transacted = shared.timers.lend(Purpose::Handler(of), |connection| {
             connection.transact(&finish, limit, &mut work)
         });
@@ -317,7 +319,7 @@ fn transact(shared: &Shared, job: &Job, limit: Duration, run: Run<'_>) -> Ended 
         Ok(Transacted::Lost) => Ended::Lost,
         Ok(Transacted::Undone) => match work.result {
             Some(result) => Ended::Returned(result),
-            None if !job.tenure.is_current() => Ended::NotCalled, // ATTEMPT-7
+            None if !job.tenure.is_current() => has_no_transaction(shared, job), // ATTEMPT-7
             None => Ended::Returned(Err(Failure::new("the handler was not called"))),
         },
         // If it was committed after all, the timer is not running any more, and this failure changes nothing (STORE-3).
@@ -326,6 +328,16 @@ fn transact(shared: &Shared, job: &Job, limit: Duration, run: Run<'_>) -> Ended 
             Ended::Returned(Err(error.into()))
         }
     }
+}
+
+/// Ends a run whose start may have been written, and whose handler was not called. What is given back sets the number back itself, and one
+/// that is suspected is not given back (ATTEMPT-4), unless the dispatcher has done so.
+fn has_no_transaction(shared: &Shared, job: &Job) -> Ended {
+    let is_started = |held: &Held| held.stage == Stage::Started;
+    if job.is_suspected && shared.state().runs.get(&job.timer.fence).is_some_and(is_started) {
+        uncount(&shared.timers, &job.timer);
+    }
+    Ended::NotCalled
 }
 
 /// What a handler has returned does not count if its time was over, also if the dispatcher does not know that yet, or if it has
