@@ -346,6 +346,9 @@ impl Termination {
         let runs = mem::take(&mut state.runs).into_iter();
         let (over, others): (Vec<_>, Vec<_>) = runs.partition(|run| run.key == key);
         state.runs = others;
+        if over.is_empty() {
+            return; // nobody waits for it: most runs that end while their scheduler closes, and each leftover once
+        }
         self.notify(state);
         // A decision about a series that has ended by itself may hold the last handle to another scheduler, or to a
         // user's executor.
