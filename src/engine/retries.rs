@@ -82,15 +82,22 @@ impl Retries {
         ready.into_iter().filter_map(|queue| queue.executor.upgrade()).collect()
     }
 
-    /// Returns the earliest deadline of a refused task whose entry `is_valid`.
-    pub(super) fn first_refused(&self, mut is_valid: impl FnMut(Entry) -> bool) -> Option<Moment> {
-        let first = |queue: &RetryQueue| {
-            let entry = queue.tasks.values().copied().find(|entry| is_valid(*entry))?;
+    /// Returns the earliest deadline of a refused task whose entry `is_valid`. Drops the others before it, so that no later
+    /// call looks at them again.
+    pub(super) fn first_refused(
+        &mut self,
+        mut is_valid: impl FnMut(Entry) -> bool,
+    ) -> Option<Moment> {
+        let first = |queue: &mut RetryQueue| {
+            while !is_valid(*queue.tasks.first_entry()?.get()) {
+                queue.tasks.pop_first();
+            }
+            let entry = queue.tasks.first_key_value().map(|(_, entry)| *entry)?;
             // A reset may have moved the deadline to before that of the entry.
             let deadline = task::settled(entry).and_then(|(key, _)| deadline::of(key));
             Some(deadline.map_or(entry.moment(), |(deadline, _)| deadline))
         };
-        self.all.values().filter_map(first).min()
+        self.all.values_mut().filter_map(first).min()
     }
 
     /// Returns how many entries wait, stale ones included.
@@ -281,6 +288,16 @@ mod tests {
         assert_eq!(pauses, [2, 4, 8, 16, 32, 64, 100, 100, 25, 25, 25, 12, 6, 3, 6, 12]);
         queue.has_refused_for_good = true;
         assert_eq!((queue.retry_at(), queue.is_refusing()), (None, true), "never again");
+    }
+
+    #[test]
+    fn a_look_for_the_first_deadline_drops_what_is_stale_before_it() {
+        let (mut retries, executor) = (Retries::default(), executor());
+        (0..1000).for_each(|at| retries.of(&executor).push(entry(at, u32::MAX >> 4))); // a slot that nobody has
+        let is_valid = |entry: Entry| entry.deadline >= 900;
+        assert_eq!(retries.first_refused(is_valid), Some(Moment(900)));
+        assert_eq!(retries.waiting(), 100);
+        assert_eq!((retries.first_refused(|_| false), retries.waiting()), (None, 0));
     }
 
     #[test]

@@ -184,8 +184,8 @@ impl Shared {
         if let Some(decision) = decision {
             // It may run a user's code: for example the clock of the scheduler that the series moves to.
             self.hooks.catch(|| decision(leftover));
+            self.termination.run_is_over(task.key);
         }
-        self.termination.run_is_over(task.key);
         None
     }
 

@@ -312,8 +312,8 @@ impl Termination {
     // ----- the runner ----------------------------------------------------------------------
 
     /// Takes a series back behind its run, because the scheduler has closed in the meantime. `make_leftover` makes it one,
-    /// unless it was cancelled: then this returns `None`. Otherwise the runner carries out the decision about it, if there
-    /// is one, and then calls [`run_is_over`](Termination::run_is_over).
+    /// unless it was cancelled: then this returns `None`. If there is a decision about it, the runner carries it out, and then
+    /// calls [`run_is_over`](Termination::run_is_over).
     pub(crate) fn return_from_run(
         &self,
         key: TaskKey,
@@ -323,12 +323,14 @@ impl Termination {
         // Under the lock, so the engine finds the series either in its run or among the leftovers (END-3).
         let task = make_leftover()?;
         let run = state.runs.iter_mut().find(|run| run.key == key);
-        if let Some(Stage::Taken(decided)) =
-            run.map(|run| mem::replace(&mut run.stage, Stage::Last))
-        {
-            return Some((task, decided)); // an undecided one is a leftover like any other from now on
+        match run.map(|run| mem::replace(&mut run.stage, Stage::Last)) {
+            Some(Stage::Taken(Some(decision))) => return Some((task, Some(decision))),
+            Some(Stage::Taken(None)) => {} // it is a leftover like any other from now on
+            _ => state.leftovers.push(task),
         }
-        state.leftovers.push(task);
+        // Under the same lock: another thread may run the leftover at once, and that run must stay on the list.
+        state.runs.retain(|run| run.key != key);
+        self.notify(state);
         Some((task, None))
     }
 
@@ -344,6 +346,9 @@ impl Termination {
         let runs = mem::take(&mut state.runs).into_iter();
         let (over, others): (Vec<_>, Vec<_>) = runs.partition(|run| run.key == key);
         state.runs = others;
+        if over.is_empty() {
+            return; // nobody waits for it: most runs that end while their scheduler closes, and each leftover once
+        }
         self.notify(state);
         // A decision about a series that has ended by itself may hold the last handle to another scheduler, or to a
         // user's executor.

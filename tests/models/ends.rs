@@ -201,18 +201,24 @@ fn models_close_against_a_series_that_is_cancelled() {
 }
 
 /// A leftover that was returned inside of its own run, and is run elsewhere while that run ends, runs once, behind that
-/// run (S29).
+/// run. The end of the first run does not hide the second one (S29).
 #[test]
 fn models_a_leftover_that_is_run_while_its_run_ends() {
     loom::model(|| {
         let (scheduler, driver, keeper) = scheduler();
         let given: Arc<Mutex<Option<PendingTask>>> = Arc::new(Mutex::new(None));
         let runs = Arc::new(AtomicUsize::new(0));
+        let is_hidden = Arc::new(AtomicBool::new(false));
         let (closes, gives, count) = (scheduler.clone(), Arc::clone(&given), Arc::clone(&runs));
+        let hides = Arc::clone(&is_hidden);
         let task = move || {
             if count.fetch_add(1, Ordering::Relaxed) == 0 {
                 let leftover = closes.close().expect("its own run").into_iter().next();
                 *lock(&gives) = leftover;
+            } else {
+                // As another thread looks, by `await_termination`.
+                let is_over = closes.shared().termination.wait_for_runs(Duration::ZERO);
+                hides.store(is_over, Ordering::Relaxed);
             }
         };
         scheduler.schedule_repeatedly(SECOND, SECOND, task).expect("open");
@@ -228,6 +234,7 @@ fn models_a_leftover_that_is_run_while_its_run_ends() {
         }
         runner.join().unwrap();
         assert_eq!((runs.load(Ordering::Relaxed), Arc::strong_count(&runs)), (2, 1));
+        assert!(!is_hidden.load(Ordering::Relaxed), "a look did not see the second run");
         assert!(scheduler.await_termination(Duration::ZERO) && scheduler.pending() == 0);
         drop(given);
         end(scheduler, driver, keeper);

@@ -151,7 +151,8 @@ impl Intake {
     }
 
     /// Keeps the lane of a thread that has ended, for the next thread.
-    pub(crate) fn leave_lane(&self, writer: LaneWriter) {
+    pub(crate) fn leave_lane(&self, mut writer: LaneWriter) {
+        writer.wait = None; // it was the thread that was held back, and the next one has sent nothing
         lock(&self.lanes).idle.push(writer);
     }
 

@@ -168,6 +168,7 @@ impl IntakeReader {
 mod tests {
     use super::super::lane::LaneWriter;
     use super::*;
+    use crate::backpressure::{Backpressure, Flow};
     use crate::wheel::entry::Entry;
 
     fn record(stamp: u64) -> Record {
@@ -287,8 +288,12 @@ mod tests {
     #[test]
     fn a_lane_that_was_left_is_taken_again() {
         let (intake, writers) = intake(3);
-        writers.into_iter().for_each(|writer| intake.leave_lane(writer));
+        for mut writer in writers {
+            writer.wait = Backpressure::new(0).wait(Flow { ahead: 1, passed: 0 });
+            intake.leave_lane(writer);
+        }
         let again = [(); 3].map(|()| intake.take_lane());
+        assert!(again.iter().all(|writer| writer.wait.is_none()), "no thread inherits a wait");
         let mut lanes = 0;
         intake.each_lane(|_| lanes += 1);
         assert_eq!(lanes, 3);
