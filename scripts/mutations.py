@@ -480,6 +480,8 @@ MUTATIONS = [
      "let is_earlier = (deadline, order) < (slot.deadline, slot.order);", "let is_earlier = (deadline * 2, order) < (slot.deadline, slot.order);", tests("soak::wheel_model")),
     ("wheel: a batch is not sorted", "src/wheel/keyed.rs",
      "        if !batch.is_sorted() {", "        if batch.len() > 1_000 {", tests("soak::wheel_model")),
+    ("wheel: what waits is moved for what comes behind it", "src/wheel/keyed.rs",
+     "if before < whole && whole < self.ready.len() {", "if whole < self.ready.len() {", TESTS + ["--lib", "wheel::keyed"]),
     ("wheel: keys from before a peak come again", "src/wheel/slots.rs",
      "            page.start = page.start.max(slot.generation).max(slot.filing);\n",
      "            let _ = slot;\n", TESTS + ["--lib", "slots"] + ["--test", "soak"]),
