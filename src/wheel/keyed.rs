@@ -731,6 +731,15 @@ mod tests {
         assert!(!wheel.buckets.is_bloated());
     }
 
+    #[test]
+    fn s09_values_that_were_reset_take_no_room_where_due_ones_wait() {
+        let mut wheel = Wheel::new(64);
+        let keys: Vec<_> = (0..100_000).map(|value| wheel.insert(7, value)).collect();
+        keys.iter().for_each(|key| assert!(wheel.reset(*key, 10_000)));
+        assert_eq!(wheel.advance(7).count(), 0);
+        assert!(wheel.ready.capacity() <= KEPT && wheel.given_out.capacity() <= KEPT);
+    }
+
     /// Otherwise each tick would take as long as it takes to move them.
     #[test]
     fn what_waits_in_a_long_queue_is_seldom_moved_for_what_comes_behind_it() {
