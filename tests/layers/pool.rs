@@ -1,5 +1,6 @@
 //! `pool::ScheduledThreadPool`, on a clock that is moved by hand, except for the tests of threads.
 
+use std::fmt;
 use std::ops::ControlFlow;
 use std::panic;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -611,6 +612,24 @@ fn s20_schedules_against_shutdown_now_are_refused_or_returned() {
         drop(unstarted);
         assert!(futures.iter().all(ScheduledFuture::is_done));
     }
+}
+
+#[test]
+fn s11_what_a_builder_is_written_to_may_look_at_it() {
+    struct Curious(Arc<PoolBuilder>);
+    impl fmt::Write for Curious {
+        fn write_str(&mut self, _: &str) -> fmt::Result {
+            _ = format!("{:?}", self.0);
+            Ok(())
+        }
+    }
+    let (send, written) = channel();
+    thread::spawn(move || {
+        let builder = Arc::new(ScheduledThreadPool::builder());
+        let mut to = Curious(Arc::clone(&builder));
+        send.send(fmt::write(&mut to, format_args!("{builder:?}"))).expect("awaited");
+    });
+    assert_eq!(written.recv_timeout(PATIENCE), Ok(Ok(())));
 }
 
 // ----- threads -----------------------------------------------------------------------------
