@@ -235,7 +235,7 @@ impl_debug!(PoolBuilder, self,
     core_threads: self.core,
     keep_alive: self.keep_alive,
     thread_name: self.name,
-    shutdown_policy: *lock_std(&self.policy),
+    shutdown_policy: { *lock_std(&self.policy) }, // in a block, so that the lock is free when the formatter runs
     max_pending: self.max_pending
 );
 

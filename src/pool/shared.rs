@@ -17,6 +17,7 @@ use crate::ScheduleError;
 use crate::backpressure::{Backpressure, PendingLimit};
 use crate::job::{Job, Owner, Position, Run, Work};
 use crate::platform::sync::lock_std;
+use crate::wheel::WheelKey;
 
 /// A thread that brings tasks is held back when the head of the queue is overdue by more than this, and more than
 /// [`AHEAD`] tasks are.
@@ -61,7 +62,11 @@ impl Shared {
         let returns = Returns { shared: Arc::clone(self), result: ResultCell::new() };
         let task = Job::new(returns, work);
         let queued = Arc::<PoolTask<W>>::clone(&task);
-        let note = |key| task.position().set(Position::Delayed(key));
+        let mut noted = WheelKey::NONE;
+        let note = |key| {
+            noted = key;
+            task.position().set(Position::Delayed(key));
+        };
         let offered = self.queue.offer_noted(deadline, queued, Some(now), |is_shut| !is_shut, note);
         let reason = match offered {
             Ok((has_taker, head)) if has_taker || self.start_if_needed() => {
@@ -71,14 +76,25 @@ impl Shared {
                 head.into_iter().for_each(wait);
                 return Ok(task);
             }
+            // Whoever takes the task out of the queue decides what becomes of it: a thread that has come in the meantime, a
+            // `shutdown_now`, or this call.
+            Ok(_) if !self.take_out(noted) => return Ok(task),
             Ok(_) => ScheduleError::NoThread,
             Err(_) => ScheduleError::Closed,
         };
-        // If the work does not come back, the task has run, or its future tells what became of it.
+        // A shutdown that found it in the queue may have withdrawn it. Then its future tells so.
         let Some(work) = task.take_back() else { return Ok(task) };
-        self.remove(task.position());
         self.limit.leave();
         Err((reason, work))
+    }
+
+    /// Takes a task out of the queue. Returns false if somebody else has done so.
+    pub(super) fn take_out(&self, key: WheelKey) -> bool {
+        let Some((_task, is_over)) = self.queue.remove_at(key) else { return false };
+        if is_over {
+            self.look_again(); // the threads have nothing to wait for any more
+        }
+        true
     }
 
     /// Holds a producer back that is far ahead of the threads. `head` is the deadline of the head of a long queue, and `now` a

@@ -93,10 +93,7 @@ impl Owner for Shared {
     }
 
     fn remove(&self, position: &AtomicPosition) {
-        let removed = self.queue.remove_at(position.key());
-        if removed.is_some_and(|(_task, is_over)| is_over) {
-            self.look_again(); // the threads have nothing to wait for any more
-        }
+        self.take_out(position.key());
     }
 
     fn deadline(&self, position: &AtomicPosition) -> Option<Due> {

@@ -498,7 +498,6 @@ impl<T> Wheel<T> {
         // Taken out, because filing again borrows the whole wheel.
         let mut given_out = core::mem::take(&mut self.given_out);
         let before = self.ready.len();
-        self.ready.reserve(given_out.len());
         for (at, entry) in given_out.iter().enumerate() {
             if let Some(soon) = given_out.get(at + AHEAD) {
                 self.slots.get(soon.slot).into_iter().for_each(|slot| prefetch(slot));
@@ -518,8 +517,18 @@ impl<T> Wheel<T> {
         given_out.clear();
         given_out.shrink_to(KEPT);
         self.given_out = given_out;
-        // All of them are later than what was in it. Values that were inserted in a loop come out in order.
-        let batch = &mut self.ready.make_contiguous()[before..];
+        // All of them are later than what was in it, which is not moved for them, except if they lie across the end of its
+        // room: that is once in as many values as it has room for.
+        let whole = self.ready.as_slices().0.len();
+        if before < whole && whole < self.ready.len() {
+            self.ready.make_contiguous();
+        }
+        let (front, back) = self.ready.as_mut_slices();
+        let batch = match before.checked_sub(front.len()) {
+            Some(before) => &mut back[before..],
+            None => &mut front[before..],
+        };
+        // Values that were inserted in a loop come out in order.
         if !batch.is_sorted() {
             batch.sort_unstable();
         }
@@ -720,6 +729,43 @@ mod tests {
         assert_eq!(wheel.advance(7).take(99_999).count(), 99_999);
         assert!(wheel.ready.capacity() <= 2 * KEPT && wheel.given_out.capacity() <= KEPT);
         assert!(!wheel.buckets.is_bloated());
+    }
+
+    #[test]
+    fn s09_values_that_were_reset_take_no_room_where_due_ones_wait() {
+        let mut wheel = Wheel::new(64);
+        let keys: Vec<_> = (0..100_000).map(|value| wheel.insert(7, value)).collect();
+        keys.iter().for_each(|key| assert!(wheel.reset(*key, 10_000)));
+        assert_eq!(wheel.advance(7).count(), 0);
+        assert!(wheel.ready.capacity() <= KEPT && wheel.given_out.capacity() <= KEPT);
+    }
+
+    /// Otherwise each tick would take as long as it takes to move them.
+    #[test]
+    fn what_waits_in_a_long_queue_is_seldom_moved_for_what_comes_behind_it() {
+        for batch in 1..5 {
+            let (long, ticks) = (1000, 4000);
+            let mut wheel = Wheel::with_granularity(64, NonZeroU64::new(8).expect("8"), 0);
+            (0..long).for_each(|value| _ = wheel.insert(8, value));
+            // The later ones first, so that they are sorted.
+            let each = |tick: u64| (0..batch).map(move |before| 8 * tick - before);
+            (2..ticks).flat_map(each).for_each(|deadline| _ = wheel.insert(deadline, 0));
+            wheel.peek(8);
+            wheel.ready.shrink_to_fit();
+            let (mut moves, mut last) = (0, 0);
+            for tick in 2..ticks {
+                (0..batch).for_each(|_| {
+                    let (_, deadline, _) = wheel.pop(8).expect("many are due");
+                    assert!(last <= deadline);
+                    last = deadline;
+                });
+                let waits = &raw const wheel.ready[500];
+                wheel.peek(8 * tick);
+                moves += u64::from(waits != &raw const wheel.ready[500]);
+            }
+            wheel.check_invariants();
+            assert!(moves <= 2 + 2 * batch * ticks / long, "{moves} moves of {batch} at a time");
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! `pool::ScheduledThreadPool`, on a clock that is moved by hand, except for the tests of threads.
 
+use std::fmt;
 use std::ops::ControlFlow;
 use std::panic;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -582,6 +583,55 @@ fn schedules_against_shutdowns_lose_nothing() {
     }
 }
 
+#[test]
+fn s20_schedules_against_shutdown_now_are_refused_or_returned() {
+    for round in 0..1000 {
+        let pool = ScheduledThreadPool::new(1);
+        let (futures, unstarted) = thread::scope(|scope| {
+            let one = || {
+                if round % 2 == 0 {
+                    pool.schedule(HOUR, || ())
+                } else {
+                    pool.schedule_at_fixed_rate(HOUR, HOUR, || ())
+                }
+            };
+            let (begun, begins) = channel();
+            let producer = scope.spawn(move || {
+                let first = one().expect("open");
+                begun.send(()).expect("awaited");
+                let more = (0..100).map_while(|_| one().ok());
+                std::iter::once(first).chain(more).collect::<Vec<_>>()
+            });
+            begins.recv().expect("it begins");
+            (0..round / 2).for_each(|_| std::hint::spin_loop());
+            let unstarted = pool.shutdown_now();
+            (producer.join().expect("no panic"), unstarted)
+        });
+        assert_eq!(unstarted.len(), futures.len(), "round {round}");
+        assert!(!futures.iter().any(ScheduledFuture::is_done), "round {round}");
+        drop(unstarted);
+        assert!(futures.iter().all(ScheduledFuture::is_done));
+    }
+}
+
+#[test]
+fn s11_what_a_builder_is_written_to_may_look_at_it() {
+    struct Curious(Arc<PoolBuilder>);
+    impl fmt::Write for Curious {
+        fn write_str(&mut self, _: &str) -> fmt::Result {
+            _ = format!("{:?}", self.0);
+            Ok(())
+        }
+    }
+    let (send, written) = channel();
+    thread::spawn(move || {
+        let builder = Arc::new(ScheduledThreadPool::builder());
+        let mut to = Curious(Arc::clone(&builder));
+        send.send(fmt::write(&mut to, format_args!("{builder:?}"))).expect("awaited");
+    });
+    assert_eq!(written.recv_timeout(PATIENCE), Ok(Ok(())));
+}
+
 // ----- threads -----------------------------------------------------------------------------
 
 #[test]
@@ -786,6 +836,59 @@ fn a_thread_that_ended_before_its_factory_returned_was_started() {
     let future = pool.schedule(HOUR, || 7).expect("a thread was started for it");
     leftovers.1.recv().expect("shut down").into_iter().for_each(Unstarted::run);
     assert_eq!(future.join().expect("run as a leftover"), 7);
+}
+
+/// A pool that ends while its factory is called, which starts no thread.
+fn ends_before_it_fails(
+    end: impl Fn(&ScheduledThreadPool) + Send + Sync + 'static,
+) -> Arc<OnceLock<ScheduledThreadPool>> {
+    let slot = Arc::new(OnceLock::<ScheduledThreadPool>::new());
+    let inner = Arc::downgrade(&slot);
+    let pool = ScheduledThreadPool::builder().threads(1).thread_factory(move |_, _| {
+        end(inner.upgrade().expect("alive").get().expect("set"));
+        Err(std::io::Error::other("no"))
+    });
+    assert!(slot.set(pool.build().expect("threads")).is_ok());
+    slot
+}
+
+#[test]
+fn s20_what_a_shutdown_has_returned_is_not_refused() {
+    let (leftovers, left) = channel();
+    let ends = move |pool: &_| leftovers.send(ScheduledThreadPool::shutdown_now(pool)).expect("ok");
+    let pool = ends_before_it_fails(ends.clone());
+    let pool = pool.get().expect("set");
+    let future = pool.schedule(HOUR, || 7).expect("the shutdown has it");
+    let unstarted = left.recv().expect("shut down");
+    assert_eq!(unstarted.len(), 1);
+    assert!(!future.is_done() && pool.await_termination(PATIENCE));
+    unstarted.into_iter().for_each(Unstarted::run);
+    assert_eq!(future.join().expect("run as a leftover"), 7);
+
+    let pool = ends_before_it_fails(ends);
+    let pool = pool.get().expect("set");
+    let (runs, series) = channel();
+    let every_hour = pool.schedule_at_fixed_rate(HOUR, HOUR, move || runs.send(()).expect("ok"));
+    let every_hour = every_hour.expect("the shutdown has it");
+    assert!(!every_hour.is_done());
+    left.recv().expect("shut down").into_iter().for_each(Unstarted::run);
+    assert_eq!(receive(&series, 1), [()]);
+    assert!(is_cancelled(every_hour));
+}
+
+#[test]
+fn s20_what_a_shutdown_has_left_in_the_queue_is_refused_if_no_thread_starts() {
+    let pool = ends_before_it_fails(ScheduledThreadPool::shutdown);
+    let pool = pool.get().expect("set");
+    let refused = pool.try_schedule(HOUR, || 7).expect_err("no thread");
+    assert_eq!((refused.reason(), (refused.into_task())()), (ScheduleError::NoThread, 7));
+    assert!(pool.pending() == 0 && pool.await_termination(PATIENCE));
+
+    // The shutdown withdraws a series, so it was accepted.
+    let pool = ends_before_it_fails(ScheduledThreadPool::shutdown);
+    let pool = pool.get().expect("set");
+    let series = pool.schedule_at_fixed_rate(HOUR, HOUR, || ()).expect("the shutdown has met it");
+    assert!(is_cancelled(series) && pool.await_termination(PATIENCE));
 }
 
 #[test]
