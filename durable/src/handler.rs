@@ -262,8 +262,8 @@ pub struct Run<'a> {
 
 /// What a run asks its worker, and tells it.
 pub(crate) trait Completes: Send + Sync {
-    /// The handler is called, because it has its transaction now.
-    fn begins(&self, timer: &Timer, tenure: &Tenure);
+    /// The handler is called, because it has its transaction now. Returns false if it is not, because its time was over before.
+    fn begins(&self, timer: &Timer, tenure: &Tenure) -> bool;
 
     /// Returns the statement that ends a run with success, and notes in the tenure that there is one.
     fn completion(&self, timer: &Timer, tenure: &Tenure) -> Result<String, Failure>;
@@ -513,10 +513,9 @@ impl Work<'_> {
         &mut self,
         transaction: &mut T::Transaction<'_>,
     ) -> bool {
-        if !self.run.tenure.is_current() {
+        if !self.run.worker.begins(&self.run.timer, &self.run.tenure) {
             return false;
         }
-        self.run.worker.begins(&self.run.timer, &self.run.tenure);
         let result = match self.handler {
             Handler::InTransaction(_, handle) => match handle.downcast_ref::<For<T>>() {
                 Some(For(handle)) => caught(|| handle(&self.run, transaction)),

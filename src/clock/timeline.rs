@@ -84,6 +84,11 @@ impl Timeline {
         }
     }
 
+    /// Returns the instant of a moment, or `None` for never.
+    pub(crate) fn instant_if_any(&self, moment: Moment) -> Option<Instant> {
+        (moment != Moment::NEVER).then(|| self.instant(moment))
+    }
+
     /// Returns the last tick that has ended by `now`.
     pub(crate) fn passed(&self, now: Moment) -> Tick {
         // The last tick of the timeline ends early, at the last moment that a clock shows (TIME-3).

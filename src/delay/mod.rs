@@ -85,16 +85,20 @@ mod table;
 mod taker;
 
 use std::hash::Hash;
+use std::panic::resume_unwind;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use crate::clock::timeline::When;
+use crate::executor::deadlock::while_running;
 use crate::platform::impls::impl_debug;
+use crate::platform::panics::caught;
 use crate::scheduler::in_force::is_served_here;
 use crate::{Clock, ScheduleError, Scheduler, Sleeper, SystemClock};
-use items::{Due, Items};
-use shared::{Inside, Shared};
+use items::Items;
+use shared::Shared;
 use taker::Taker;
 
 pub use error::InsertError;
@@ -375,7 +379,7 @@ impl<K: Hash + Eq, V> DelayQueue<K, V> {
         value: V,
         delay: Duration,
     ) -> Result<Option<V>, InsertError<K, V>> {
-        self.put(key, value, || self.shared.due_after(delay))
+        self.put(key, value, When::After(delay))
     }
 
     /// Puts a value under a key, to come out at an instant. An instant that has passed stays the item's deadline, so the
@@ -391,18 +395,13 @@ impl<K: Hash + Eq, V> DelayQueue<K, V> {
         value: V,
         deadline: Instant,
     ) -> Result<Option<V>, InsertError<K, V>> {
-        self.put(key, value, || self.shared.due_at(deadline))
+        self.put(key, value, When::At(deadline))
     }
 
-    fn put(
-        &self,
-        key: K,
-        value: V,
-        due: impl FnOnce() -> Due,
-    ) -> Result<Option<V>, InsertError<K, V>> {
+    fn put(&self, key: K, value: V, when: When) -> Result<Option<V>, InsertError<K, V>> {
         let shared = &*self.shared;
         let place = shared.place(&key);
-        let due = due();
+        let due = shared.due(when);
         let is_ended = shared.scheduler.is_closed();
         let mut items = shared.shard(place.shard);
         if items.is_closed || is_ended {
@@ -427,18 +426,18 @@ impl<K: Hash + Eq, V> DelayQueue<K, V> {
     ///
     /// An item that is due, and that no taker has yet, can be moved away too.
     pub fn reset(&self, key: &K, delay: Duration) -> bool {
-        self.move_to(key, || self.shared.due_after(delay))
+        self.move_to(key, When::After(delay))
     }
 
     /// Moves the deadline of a key to an instant. Returns false if the key is not there.
     pub fn reset_at(&self, key: &K, deadline: Instant) -> bool {
-        self.move_to(key, || self.shared.due_at(deadline))
+        self.move_to(key, When::At(deadline))
     }
 
     #[inline]
-    fn move_to(&self, key: &K, due: impl FnOnce() -> Due) -> bool {
+    fn move_to(&self, key: &K, when: When) -> bool {
         let place = self.shared.place(key);
-        let due = due();
+        let due = self.shared.due(when);
         let mut items = self.shared.shard(place.shard);
         let has_moved = items.reset(place.hash, key, due);
         if has_moved {
@@ -495,8 +494,8 @@ impl<K: Hash + Eq, V> DelayQueue<K, V> {
         let place = self.shared.place(key);
         let mut items = self.shared.shard(place.shard);
         let value = items.get_mut(place.hash, key)?; // `f` is dropped after the guard, as parameters are
-        let _inside = Inside::of(&self.shared);
-        Some(f(value))
+        let called = while_running(self.shared.address(), || caught(|| f(value)));
+        Some(called.unwrap_or_else(|panic| resume_unwind(panic)))
     }
 }
 

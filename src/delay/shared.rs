@@ -39,7 +39,6 @@
 //! - A thread that asks at the line finds the leader as it is: the leader has its entry there before it releases that
 //!   lock. Whoever wakes the leader stores [`AWAKE`] under that lock.
 
-use std::cell::RefCell;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash};
 use std::num::NonZeroU32;
@@ -47,7 +46,7 @@ use std::ptr;
 use std::sync::{LazyLock, TryLockError};
 use std::task::Waker;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
 
@@ -55,15 +54,16 @@ use super::Expired;
 use super::firsts::{Firsts, MOST};
 use super::items::{Due, Items, Out};
 use super::table::Hint;
-use crate::Scheduler;
 use crate::backpressure::PendingLimit;
 use crate::clock::tick::Moment;
-use crate::clock::timeline::Timeline;
+use crate::clock::timeline::{Timeline, When};
+use crate::executor::deadlock::runs_here;
 use crate::platform::cpu::prefetch;
 use crate::platform::panics::quietly;
-use crate::platform::sync::{AtomicU64, IS_MODEL, Mutex, MutexGuard, Ordering, lock, thread_local};
+use crate::platform::sync::{AtomicU64, IS_MODEL, Mutex, MutexGuard, Ordering, lock};
 use crate::wake::wait_list::{Ticket, WaitList};
 use crate::wake::{AWAKE, asleep};
+use crate::{ScheduleError, Scheduler};
 
 /// What the handles of a queue share.
 pub(super) struct Shared<K, V> {
@@ -162,13 +162,15 @@ impl<K, V> Shared<K, V> {
         lock(mutex)
     }
 
+    /// Returns the address by which a thread knows that it is in the closure of `with`: it runs something of this queue.
+    pub(super) fn address(&self) -> usize {
+        ptr::from_ref(self).addr()
+    }
+
     /// Panics in the closure of `with`.
     fn must_be_outside(&self) {
-        // A thread that ends may have dropped the list, and is in no closure then.
-        let is_inside =
-            |list: &RefCell<Vec<usize>>| list.borrow().contains(&ptr::from_ref(self).addr());
         assert!(
-            !INSIDE.try_with(is_inside).unwrap_or(false),
+            !runs_here(self.address()),
             "the closure of `DelayQueue::with` has called the queue, and would wait for itself for ever: call the queue \
              after `with` has returned"
         );
@@ -199,21 +201,17 @@ impl<K, V> Shared<K, V> {
         }
     }
 
-    /// Returns when an item is due after a delay, with its stamp.
-    pub(super) fn due_after(&self, delay: Duration) -> Due {
-        let now = self.now();
-        (now.after(delay), self.count().unwrap_or(now.0))
-    }
-
-    /// Returns the place of an item that is due at an instant, with its stamp.
-    pub(super) fn due_at(&self, instant: Instant) -> Due {
+    /// Returns the place of an item that is due then: its deadline, and its stamp.
+    #[inline]
+    pub(super) fn due(&self, when: When) -> Due {
         let reading = self.scheduler.now();
-        let stamp = self.count().unwrap_or_else(|| self.timeline.present(reading).0);
-        (self.timeline.deadline(instant, reading), stamp)
-    }
-
-    fn count(&self) -> Option<u64> {
-        self.order.as_ref().map(|order| order.fetch_add(1, Ordering::Relaxed))
+        let present = self.timeline.present(reading);
+        let deadline = match when {
+            When::After(delay) => present.after(delay),
+            When::At(instant) => self.timeline.deadline(instant, reading),
+        };
+        let count = |order: &CachePadded<AtomicU64>| order.fetch_add(1, Ordering::Relaxed);
+        (deadline, self.order.as_ref().map_or(present.0, count))
     }
 
     /// Asks at the line, and wakes the leader if it would sleep past an item that has come in.
@@ -245,17 +243,14 @@ impl<K, V> Shared<K, V> {
                 return None;
             }
             let mut items = self.shard(shard);
-            let mut due = None;
             let out = items.pop_if(now, |first| {
-                due = Some(first);
                 firsts.set(shard, first);
                 self.look_at_lowered(firsts, Some(shard));
                 firsts.first() == shard
             });
-            // If it was not the first of all, its place is known now. Otherwise that of the one after it is not before it.
-            let bound = if out.is_some() { items.bound() } else { due };
-            let later = || (items.not_before().max(now.after_nanos(1)), 0);
-            let bound = bound.unwrap_or_else(later);
+            // If it was not the first of all, this is its place. Otherwise the place of the one after it is not before this.
+            let later = |items: &mut Items<K, V>| (items.not_before().max(now.after_nanos(1)), 0);
+            let bound = items.bound().unwrap_or_else(|| later(&mut items));
             items.head = bound.0;
             firsts.set(shard, bound);
             if out.is_some() {
@@ -285,11 +280,16 @@ impl<K, V> Shared<K, V> {
 
     // ----- the line of takers --------------------------------------------------------------
 
-    /// Lines a taker up that has found nothing due. Returns until when it may sleep.
-    pub(super) fn line_up(&self, ticket: &mut Option<Ticket>, waker: Waker) -> Wait {
+    /// Lines a taker up that has found nothing due. Returns until when it may sleep if it leads, and `None` if it follows and
+    /// sleeps until it is woken, or an error if the queue is closed.
+    pub(super) fn line_up(
+        &self,
+        ticket: &mut Option<Ticket>,
+        waker: Waker,
+    ) -> Result<Option<Moment>, ScheduleError> {
         let mut takers = self.lock(&self.takers);
         if self.shard(0).is_closed {
-            return Wait::Over;
+            return Err(ScheduleError::Closed);
         }
         let line = &mut takers.line;
         let ticket = *ticket.get_or_insert_with(|| line.join());
@@ -297,7 +297,7 @@ impl<K, V> Shared<K, V> {
         let before = line.set_asleep(ticket, until, waker);
         drop(takers);
         drop(before); // a waker's `Drop` is user code
-        until.map_or(Wait::AsFollower, Wait::AsLeader)
+        Ok(until)
     }
 
     /// Returns true if the leader sleeps until then, and nobody has woken it.
@@ -382,37 +382,6 @@ impl<K: Hash, V> Shared<K, V> {
         prefetch(lines.wrapping_add(1));
         Place { shard, hash }
     }
-}
-
-thread_local! {
-    /// The addresses of the queues whose `with` has called a closure on this thread, the innermost last.
-    static INSIDE: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
-}
-
-/// The time in a closure of `with`.
-pub(super) struct Inside(());
-
-impl Inside {
-    pub(super) fn of<K, V>(queue: &Shared<K, V>) -> Inside {
-        _ = INSIDE.try_with(|list| list.borrow_mut().push(ptr::from_ref(queue).addr()));
-        Inside(())
-    }
-}
-
-impl Drop for Inside {
-    fn drop(&mut self) {
-        _ = INSIDE.try_with(|list| list.borrow_mut().pop());
-    }
-}
-
-/// What a taker that has found nothing due has to do.
-pub(super) enum Wait {
-    /// Set an alarm, and sleep until then at most.
-    AsLeader(Moment),
-    /// Sleep until it is woken.
-    AsFollower,
-    /// The queue is closed.
-    Over,
 }
 
 /// Wakes a taker. If its waker panics, that is not the business of the caller, whose item would be lost.

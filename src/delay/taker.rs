@@ -21,7 +21,7 @@ use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use super::shared::{Shared, Wait};
+use super::shared::Shared;
 use super::{DelayQueue, Expired};
 use crate::clock::tick::Moment;
 use crate::platform::impls::impl_debug;
@@ -61,7 +61,7 @@ impl Taker {
                 break out;
             }
             match queue.line_up(&mut self.ticket, waker.clone()) {
-                Wait::AsLeader(until) => match self.set_alarm(queue, until, waker) {
+                Ok(Some(until)) => match self.set_alarm(queue, until, waker) {
                     Ok(true) => return Poll::Pending,
                     Ok(false) => {} // it has come in the meantime: look again
                     Err(ScheduleError::Closed) => is_refused = true,
@@ -71,11 +71,11 @@ impl Taker {
                         return Poll::Pending;
                     }
                 },
-                Wait::AsFollower => {
+                Ok(None) => {
                     self.alarm = None;
                     return Poll::Pending;
                 }
-                Wait::Over => break None,
+                Err(_) => break None,
             }
         };
         self.leave(queue);

@@ -57,7 +57,7 @@
 //! | the leader leaves | the next leader, if it would sleep past the head |
 //! | a follower leaves | nobody |
 //! | the head is removed, drained, or taken by a thread that did not wait | nobody |
-//! | the queue is closed, or a task of a trampoline leaves without a run | all |
+//! | the queue is closed, or the last item leaves a queue that ends when it is empty: of a trampoline, or of a pool that was shut down | all |
 //!
 //! # The thread that turns an engine
 //!
@@ -147,13 +147,13 @@
 //! timeouts. It takes such tasks in, and sleeps anyway if none of them would have rung.
 //!
 //! - WAKE-5 After it has armed the bell the sleeper takes in what is there. It sleeps only if all of it is due at or
-//!   after the threshold (the test by which a producer decides to ring), and if no record that was stamped before the cut
-//!   is left in a lane. It does not compute a new threshold, because what it has taken in is due no earlier than the old
-//!   one.
+//!   after the threshold (the test by which a producer decides to ring), and if no record that it has seen is left in a
+//!   lane. It does not compute a new threshold, because what it has taken in is due no earlier than the old one.
 //!
-//! **Coarse clocks.** The last look takes in only records that are stamped before its cut. On a clock with coarse steps, a
-//! record may be published before the arming, so that it did not ring, and have the stamp of the cut itself. It stays in
-//! its lane. So the sleeper also checks such records, and stays awake if one is due before the threshold.
+//! **What is left.** The last look takes in only records that are stamped before its cut. A record that it has seen and not
+//! taken may have been published before the arming, so that it did not ring: its stamp does not tell, for example on a
+//! clock with coarse steps. So the sleeper stays awake for another turn. Such a record has come in between the reading of the
+//! clock and the look, so under a flow there is one in some of the looks, and no flow keeps the thread awake for long.
 //!
 //! **The threshold** is not the deadline. With [`Precision::Tick`](crate::Precision::Tick) everything that is due
 //! within the tick that ends at `t` is served at `t`, so only what is due before that tick rings. A task that is due

@@ -6,6 +6,7 @@
 //! another scheduler, which keeps its holder.
 
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::Instant;
 
 use super::shared::{Shared, with_lane};
@@ -23,16 +24,6 @@ use crate::wheel::entry::{Entry, Runner, TaskKey};
 
 /// A producer waits for a slow executor only with tasks that are due within this time, in nanoseconds.
 const SOON: u64 = 100_000_000;
-
-/// What becomes of a waker.
-#[derive(Clone, Copy)]
-pub(crate) enum WakeAt {
-    Pending(TaskKey),
-    /// The instant has come. The waker is not kept.
-    Now,
-    /// It has to wait until the engine has caught up (PRESSURE-3). It is not kept.
-    Later,
-}
 
 /// The right to one more pending task at a scheduler, for a task that is to move there. Unless the move has used it, it is
 /// given back on drop.
@@ -117,7 +108,9 @@ impl Shared {
         let filled = task::fill(task, period, executor, deadline, self.id);
         let key = filled.map_err(|task| {
             // Without memory for a holder the task is refused, and has to leave the count that it has entered.
-            self.count_out(T::IS_COUNTED);
+            if T::IS_COUNTED {
+                self.intake.limit.leave();
+            }
             (ScheduleError::Full, task)
         })?;
         // The entry names the runner, so that the tick thread need not look into the holder, which is a cache
@@ -167,37 +160,39 @@ impl Shared {
         let mut filing = Publication::new(self, true);
         let announce = |entry| filing.publish::<()>(entry, now);
         let times = |before| Times { now, deadline: deadline(before) };
-        match task::move_to(key, (from.id, self.id), executor, times, announce) {
-            None => Ok(false),
-            Some(Err(Refused)) => Err(ScheduleError::Closed),
-            Some(Ok(old_executor)) => {
-                reservation.is_used = true; // the end of the task counts it out
-                filing.ring();
-                // It may be the last hold on an executor, which is user code.
-                from.hooks.catch(|| drop(old_executor));
-                Ok(true)
-            }
-        }
+        let moved = task::move_to(key, (from.id, self.id), executor, times, announce);
+        let Some(moved) = moved else { return Ok(false) };
+        let old_executor = moved.map_err(|Refused| ScheduleError::Closed)?;
+        reservation.is_used = true; // the end of the task counts it out
+        filing.ring();
+        // It may be the last hold on an executor, which is user code.
+        from.hooks.catch(|| drop(old_executor));
+        Ok(true)
     }
 
-    /// Takes a waker in.
+    /// Takes in what is to be kept of a waker. Returns `None` if the instant has come: then nothing is kept. If the engine is far
+    /// behind, nothing is kept either. The waker is woken, and the key is that of no task.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "see `Scheduler::alarm`")]
     pub(crate) fn wake_at<T: Content>(
         &self,
         times: Times,
-        waker: impl FnOnce() -> T,
-    ) -> Result<WakeAt, ScheduleError> {
+        waker: &Waker,
+        kept: impl FnOnce() -> T,
+    ) -> Result<Option<TaskKey>, ScheduleError> {
         // An instant that has passed needs no slot: the caller wakes its task itself.
         if times.deadline <= times.now {
-            return if self.is_closing() { Err(ScheduleError::Closed) } else { Ok(WakeAt::Now) };
+            return if self.is_closing() { Err(ScheduleError::Closed) } else { Ok(None) };
         }
         // What the thread knows itself comes first. It is nearly always false.
-        if T::IS_COUNTED && this_thread::is_held_back() && self.holds_wakers_on() {
-            return Ok(WakeAt::Later);
+        let is_held = || with_lane(self, |writer| writer.wait.is_some());
+        if T::IS_COUNTED && is_held() && self.holds_wakers_on() {
+            // The task polls again, until it is let in. Its thread never sleeps here (PRESSURE-3).
+            waker.wake_by_ref();
+            return Ok(Some(TaskKey::NONE));
         }
-        let admitted = self.admit(times, waker(), None, None);
-        admitted.map(WakeAt::Pending).map_err(|(reason, waker)| {
+        let admitted = self.admit(times, kept(), None, None);
+        admitted.map(Some).map_err(|(reason, waker)| {
             quietly(|| drop(waker)); // it is a user's, and its panic must not cost the caller the reason
             reason
         })
@@ -228,14 +223,6 @@ impl Shared {
         if has_room { Ok(()) } else { Err(ScheduleError::Full) }
     }
 
-    /// Undoes [`count_in`](Shared::count_in).
-    #[cold]
-    fn count_out(&self, is_counted: bool) {
-        if is_counted {
-            self.intake.limit.leave();
-        }
-    }
-
     /// Undoes what was done for a task that the engine has refused. `None` if its last turn has found the task in its holder
     /// in the meantime. Then the task is accepted, and is a leftover.
     #[cold]
@@ -243,8 +230,8 @@ impl Shared {
         let task = task::withdraw(key);
         if task.is_none() {
             with_lane(self, |writer| writer.lane.counts.scheduled.add(1));
-        } else {
-            self.count_out(T::IS_COUNTED);
+        } else if T::IS_COUNTED {
+            self.intake.limit.leave();
         }
         task
     }
@@ -307,8 +294,8 @@ impl Shared {
     #[cold]
     fn hold_wakers_back(&self, now: Moment) {
         if !self.is_exempt(now) {
-            let wait = self.intake.pressure.wait(self.intake.flow());
-            wait.into_iter().for_each(|wait| this_thread::note_wait(self.id, wait));
+            let mut wait = self.intake.pressure.wait(self.intake.flow());
+            with_lane(self, |writer| writer.wait = wait.take());
         }
     }
 
@@ -317,6 +304,9 @@ impl Shared {
     fn holds_wakers_on(&self) -> bool {
         let is_held = self.goes_on() && !this_thread::is_turning();
         let flow = if is_held { self.intake.flow() } else { Flow::NONE };
-        this_thread::waits_on(self.id, |wait| wait.goes_on(&self.intake.pressure, flow))
+        with_lane(self, |writer| {
+            writer.wait.take_if(|wait| !wait.goes_on(&self.intake.pressure, flow));
+            writer.wait.is_some()
+        })
     }
 }

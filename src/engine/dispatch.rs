@@ -18,22 +18,14 @@ use crate::observe::trace;
 use crate::platform::panics::quietly;
 use crate::wheel::entry::{Entry, Runner};
 
-/// The executor that gets the next tasks; `None` for the tick thread, which wakes wakers itself.
-type Target = Option<Arc<NumberedExecutor>>;
-
-fn number_of(target: &Target) -> Option<u32> {
-    target.as_ref().map(|executor| executor.number)
-}
-
 impl Engine {
     // ----- what is due ---------------------------------------------------------------------
 
     /// Hands over what is due: at least [`HAND_OVER`] tasks, and then as many as have just been taken in, unless that
     /// takes longer than [`SHARE_NANOS`]. So a flood of tasks that are due at once does not pile up here.
     pub(super) fn hand_over(&mut self, taken_in: usize) {
-        let now = self.now;
-        let (mut target, mut left, mut more) = (self.executor(0), HAND_OVER, taken_in);
-        let mut is_refusing = self.is_refusing(&target);
+        let Some(mut target) = self.executor(0) else { return };
+        let (now, mut left, mut more) = (self.now, HAND_OVER, taken_in);
         loop {
             if left == 0 {
                 left = more.min(BATCH);
@@ -45,7 +37,10 @@ impl Engine {
             // Only where deadlines are moved is it worth a look at each holder: the claim of the task looks anyway. A
             // task of this very batch may be the first to move one.
             let looks = self.shared.intake.has_resets();
-            if number_of(&target) == Some(0) && !is_refusing && !looks {
+            // An executor that refuses is offered nothing new until it has taken what it refused, so the order of its tasks
+            // stays.
+            let is_refusing = self.retries.is_refusing(&target);
+            if target.number == 0 && !is_refusing && !looks {
                 // Most tasks come in long rows like this, and need no more than to be copied.
                 let most = left.min(BATCH - self.batch.len());
                 left -= self.ready.pop_row(now, most, &mut self.batch);
@@ -59,56 +54,44 @@ impl Engine {
             left -= 1;
             let entry = if looks { self.still_due(entry) } else { Some(entry) };
             let Some(entry) = entry else { continue };
-            // As long as entries go to the same target, it need not be looked up.
-            let number = match entry.runner() {
-                Runner::Default => Some(0),
-                Runner::Own => {
-                    self.ready.fetch_ahead();
-                    // The word tells which executor it is. A stale entry has no executor, and is dropped here.
-                    let Some((_, word)) = task::settled(entry) else { continue };
-                    Some(word.executor())
-                }
-                Runner::TickThread | Runner::TickThreadUncounted => None,
-            };
-            // A batch goes out before another target gets anything, so tasks are handed over in order of their deadlines
-            // also across executors.
-            if number != number_of(&target) || self.batch.len() == BATCH {
-                let next = number.and_then(|number| self.executor(number));
+            if entry.is_waker() {
+                // The batch goes out before a waker is woken, and before another executor gets anything, so tasks are handed
+                // over in order of their deadlines also across executors.
+                self.flush(&target);
+                left -= self.wake(entry, left.min(BATCH - 1));
+                continue;
+            }
+            // As long as entries go to the same executor, it need not be looked up.
+            let mut number = 0;
+            if entry.runner() == Runner::Own {
+                self.ready.fetch_ahead();
+                // The word tells which executor it is. A stale entry has no executor, and is dropped here.
+                let Some((_, word)) = task::settled(entry) else { continue };
+                number = word.executor();
+            }
+            if number != target.number || self.batch.len() == BATCH {
                 // A live task keeps its executor alive, so a number without an executor belongs to a task that was just
                 // cancelled.
-                if number != number_of(&next) {
-                    continue;
-                }
-                if let Some(executor) = &target {
-                    self.flush(executor);
-                }
+                let Some(next) = self.executor(number) else { continue };
+                self.flush(&target);
                 self.release(std::mem::replace(&mut target, next));
-                is_refusing = self.is_refusing(&target);
             }
-            match &target {
-                // An executor that refuses is offered nothing new until it has taken what it refused, so the order of
-                // its tasks stays.
-                Some(executor) if is_refusing => self.retries.of(executor).push(entry),
-                Some(_) => self.batch.due.push(entry),
-                None => left -= self.wake(entry, left.min(BATCH - 1)),
+            if self.retries.is_refusing(&target) {
+                self.retries.of(&target).push(entry);
+            } else {
+                self.batch.due.push(entry);
             }
         }
-        if let Some(executor) = &target {
-            self.flush(executor);
-        }
+        self.flush(&target);
         self.release(target);
     }
 
     /// Returns the executor of this number.
-    fn executor(&self, number: u32) -> Target {
+    fn executor(&self, number: u32) -> Option<Arc<NumberedExecutor>> {
         match number {
             0 => self.executor.clone(),
             _ => self.shared.own_executors.find(number),
         }
-    }
-
-    fn is_refusing(&self, target: &Target) -> bool {
-        target.as_ref().is_some_and(|executor| self.retries.is_refusing(executor))
     }
 
     /// Returns an entry that has come out, unless it is stale or its task is due later. Then it is filed again.
@@ -141,10 +124,10 @@ impl Engine {
         followed
     }
 
-    /// Drops the engine's hold on a target.
-    fn release(&self, target: Target) {
-        // It may be the last hold on the executor, whose `Drop` is user code.
-        self.shared.hooks.catch(|| drop(target));
+    /// Drops the engine's hold on an executor.
+    fn release(&self, executor: Arc<NumberedExecutor>) {
+        // It may be the last one, and the executor's `Drop` is user code.
+        self.shared.hooks.catch(|| drop(executor));
     }
 
     /// Returns true if this turn has had its share of time. If the clock panics, the turn has time.
@@ -176,7 +159,7 @@ impl Engine {
             self.retries.of(executor).has_refused_for_good = true;
         }
         let count = refused.len() + of_none.len();
-        self.queue_refused(executor, refused);
+        self.queue_refused(refused);
         for (name, task) in of_none {
             self.adopt(executor, Named { name, task });
         }
@@ -190,20 +173,17 @@ impl Engine {
     }
 
     /// Puts what an executor has refused or left into retry queues.
-    fn queue_refused(&mut self, by: &Arc<NumberedExecutor>, refused: Vec<Entry>) {
-        let refused: Vec<_> =
-            refused.into_iter().filter_map(|entry| self.still_due(entry)).collect();
+    fn queue_refused(&mut self, refused: Vec<Entry>) {
+        let first_pause = self.first_pause();
         // In reverse, so that the tasks keep their order among each other: each goes before those of the same deadline.
         for entry in refused.into_iter().rev() {
+            let Some(entry) = self.still_due(entry) else { continue };
             // The task names its executor, not the batch: an executor may give back what came in an earlier batch, or
             // what another executor was handed. A task that was cancelled in the meantime goes nowhere.
             let Some((_, word)) = task::settled(entry) else { continue };
-            // Most of them go back to the executor that the engine has in hand, which needs no look-up.
-            let number = word.executor();
-            let other = if number == by.number { None } else { self.executor(number) };
-            let (to, first_pause) = (other.as_ref().unwrap_or(by), self.first_pause());
-            self.retries.of(to).put_back(entry.due_now(), self.now, first_pause);
-            self.release(other);
+            let Some(executor) = self.executor(word.executor()) else { continue };
+            self.retries.of(&executor).put_back(entry.due_now(), self.now, first_pause);
+            self.release(executor);
         }
     }
 
@@ -231,10 +211,9 @@ impl Engine {
             // them.
             if is_first || !self.is_out_of_time() {
                 is_first = false;
-                self.retries.retried = executor.number;
                 self.retry(&executor);
             }
-            self.release(Some(executor));
+            self.release(executor);
         }
     }
 
@@ -246,7 +225,7 @@ impl Engine {
         while took < TAKE_IN && (looked_at < HAND_OVER || !self.is_out_of_time()) {
             let (offered, passed_over) = self.offer(executor, offer);
             if offered == 0 {
-                return;
+                return; // nothing is left, or nothing but what was passed over has been looked at
             }
             looked_at += offered + passed_over;
             let refused = self.flush(executor).min(offered);
@@ -264,7 +243,7 @@ impl Engine {
             offer = if refused > 0 { 1 } else { BATCH.min(2 * offer) };
         }
         // It would take more, and only the time of this turn is over. So no pause begins.
-        self.retries.of(executor).retry_soon(self.now);
+        self.retries.of(executor).retry_at = Some(self.now);
     }
 
     /// Fills the batch with up to `most` of the first tasks that an executor has refused, and returns how many they are,
@@ -288,10 +267,6 @@ impl Engine {
                 CameOut::PutOff(entry) => self.file_again(entry),
             }
             passed_over += 1;
-        }
-        // Nothing was left to offer: all of it was cancelled or put off in the meantime.
-        if self.batch.is_empty() {
-            self.retries.of(executor).recover();
         }
         (self.batch.len(), passed_over)
     }

@@ -49,7 +49,6 @@ use self::bounds::{
 };
 use self::retries::Retries;
 use self::shared::Shared;
-use self::this_thread::TurningMark;
 use crate::clock::tick::{Moment, Tick};
 use crate::engine::intake::lane::Record;
 use crate::engine::intake::reader::IntakeReader;
@@ -83,10 +82,8 @@ pub enum Precision {
 pub(crate) enum Next {
     /// At once: there is more to do than this turn's share.
     Again,
-    /// At this time, or when something earlier comes in.
+    /// At this time, or when something earlier comes in. At [`Moment::NEVER`]: when something comes in.
     At(Moment),
-    /// When something comes in.
-    Idle,
     /// Never: the scheduler has ended.
     Ended,
 }
@@ -123,9 +120,8 @@ pub(crate) struct Engine {
 struct Tidying {
     is_sweeping_wheel: bool,
     is_sweeping_retries: bool,
-    /// How many tasks were filed since the engine counted what is pending, and after how many it counts again.
+    /// How many tasks were filed since the engine counted what is pending.
     filed: usize,
-    count_after: usize,
     /// The wheel is giving back memory.
     is_trimming: bool,
     /// When memory that stays free until then goes back to the system.
@@ -168,10 +164,10 @@ impl Engine {
         self.shared.intake.cut(self.shared.try_now().unwrap_or(self.now).0)
     }
 
-    /// Does what is due of what was scheduled before the cut, or a bounded share of it. Returns when to turn again.
+    /// Does what is due of what was scheduled before the cut, or a bounded share of it. Returns when to turn again. The
+    /// caller has marked its thread by a [`TurningMark`](this_thread::TurningMark): also a shutdown runs observers and drops
+    /// closures, which must not wait for this engine.
     pub(crate) fn turn(&mut self, cut: u64) -> Next {
-        // Marked first: also a shutdown runs observers and drops closures, which must not wait for this engine.
-        let _mark = TurningMark::new(self.shared.id);
         if self.shared.is_closing() {
             self.shut_down();
             return Next::Ended;
@@ -262,8 +258,9 @@ impl Engine {
         // before it files anything new. Relaxed: an older value costs a reset one entry more.
         self.shared.out_until.store(out_until.0, Ordering::Relaxed);
         if to > self.wheel.now() {
+            let after = timeline.end_of(self.wheel.now());
             self.wheel.advance(to, &mut self.given_out);
-            self.ready.append(&mut self.given_out);
+            self.ready.append(&mut self.given_out, after);
         }
     }
 

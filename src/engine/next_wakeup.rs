@@ -1,12 +1,13 @@
 //! The end of a turn: the engine tidies up, and says when to turn again. The last look of a sleeper is here too.
 
 use super::bounds::{GIVE_BACK, LOOK_AHEAD, SETTLE, SKIP, STALE, SWEEP};
-use super::{Engine, Next, Precision, needed_at};
+use super::{Engine, Next, Precision};
 use crate::clock::tick::Moment;
 use crate::engine::slots::deadline::{self, CameOut};
 use crate::engine::slots::depot::depot;
 use crate::engine::slots::task::is_live;
 use crate::engine::slots::trim;
+use crate::platform::sync::Ordering;
 use crate::wheel::entry::Entry;
 
 impl Engine {
@@ -23,15 +24,11 @@ impl Engine {
             self.tidying.is_sweeping_retries = self.retries.waiting() > most;
         }
         let tidying = &mut self.tidying;
-        if tidying.is_sweeping_retries {
-            tidying.is_sweeping_retries = !self.retries.sweep(SWEEP);
-        }
-        if tidying.is_sweeping_wheel {
-            // Twice what has come in, so that the sweep comes to its end even if each task that comes in leaves a
-            // stale entry.
-            let is_done = self.wheel.sweep(SWEEP + 2 * taken_in, |entry| is_live(*entry));
-            tidying.is_sweeping_wheel = !is_done;
-        }
+        tidying.is_sweeping_retries = tidying.is_sweeping_retries && !self.retries.sweep(SWEEP);
+        // Twice what has come in, so that the sweep comes to its end even if each task that comes in leaves a stale entry.
+        let budget = SWEEP + 2 * taken_in;
+        tidying.is_sweeping_wheel =
+            tidying.is_sweeping_wheel && !self.wheel.sweep(budget, |entry| is_live(*entry));
         let is_settled = self.wheel.settle(SETTLE + taken_in);
         is_settled && !tidying.is_sweeping_wheel && !tidying.is_sweeping_retries
     }
@@ -39,14 +36,12 @@ impl Engine {
     /// Returns true if it is worth counting what is pending, because much has changed since the last time.
     fn is_time_to_count(&mut self) -> bool {
         // To count is a walk over the lanes of all threads that ever scheduled, so it must not come with each turn.
-        if !self.shared.intake.were_many_cancelled()
-            && self.tidying.filed < self.tidying.count_after.max(STALE)
-        {
+        // Four tasks for each lane, so the walk costs a fraction of a step for each task.
+        let much = (self.wheel.len() / 4).max(4 * self.reader.lanes.len()).max(STALE);
+        if !self.shared.intake.were_many_cancelled() && self.tidying.filed < much {
             return false;
         }
         self.tidying.filed = 0;
-        // Four tasks for each lane, so the walk costs a fraction of a step for each task.
-        self.tidying.count_after = (self.wheel.len() / 4).max(4 * self.reader.lanes.len());
         self.wheel.len() + self.retries.waiting() > STALE
     }
 
@@ -62,7 +57,9 @@ impl Engine {
         match tidying.trim_at {
             Some(at) if at <= now => {
                 tidying.trim_at = None;
-                self.ready.shrink(&mut self.given_out);
+                if self.ready.is_bloated(&self.given_out) {
+                    (self.ready, self.given_out) = Default::default();
+                }
                 tidying.is_trimming = self.wheel.is_bloated();
                 trim::begin() || tidying.is_trimming
             }
@@ -86,10 +83,8 @@ impl Engine {
         let now = self.now;
         // No thread has to wake up for a cancelled task. Those beyond the bound cost one turn more.
         self.ready.skip(SKIP, |entry| !is_live(entry));
-        let is_due = self.ready.next().is_some_and(|next| next <= now);
-        let retry_at = self.retries.retry_at();
-        let is_retry_due = retry_at.is_some_and(|at| at <= now);
-        if is_due || !is_tidy || is_retry_due || self.reader.is_behind(cut) {
+        let first = [self.ready.next(), self.retries.retry_at()].into_iter().flatten().min();
+        if first.is_some_and(|first| first <= now) || !is_tidy || self.reader.is_behind(cut) {
             return Next::Again;
         }
         // Memory can wait until there is nothing else to do.
@@ -98,9 +93,9 @@ impl Engine {
         }
         // A budget, because the earliest bucket may be full of stale entries. The answer may then be too early, never
         // too late.
-        let first = self.wheel.first(LOOK_AHEAD, |entry| is_live(*entry));
-        let wheel_at = first.and_then(|first| self.served_at(Moment(first)));
-        let mut next = [self.ready.next(), wheel_at, retry_at].into_iter().flatten().min();
+        let in_wheel = self.wheel.first(LOOK_AHEAD, |entry| is_live(*entry));
+        let wheel_at = in_wheel.and_then(|first| self.served_at(Moment(first)));
+        let mut next = first.into_iter().chain(wheel_at).min();
         // Only an engine with a thread comes back for housekeeping, so that the virtual time of a driven one goes from
         // deadline to deadline.
         if self.shared.has_a_thread {
@@ -113,10 +108,7 @@ impl Engine {
             let times = [next, self.tidying.trim_at, settle_at, news_at];
             next = times.into_iter().flatten().min();
         }
-        match next {
-            None | Some(Moment::NEVER) => Next::Idle,
-            Some(at) => Next::At(at),
-        }
+        Next::At(next.unwrap_or(Moment::NEVER))
     }
 
     /// Returns the earliest deadline of what is pending and was not handed over. Returns `None` if there is none, or if it
@@ -170,21 +162,16 @@ impl Engine {
     /// Takes in what is there, and returns true if all of it can wait, because it would have left the bell alone. This is
     /// the sleeper's last look, after it has armed the bell.
     pub(crate) fn can_wait(&mut self, threshold: Moment) -> bool {
-        if self.shared.is_closing() {
-            return false;
-        }
         // The threshold is armed, so whatever is published after this look rings by itself (WAKE-5).
-        if !self.reader.has_more(&self.shared.intake) {
+        if !self.has_news() {
             return true;
         }
-        let cut = self.cut();
         // It is taken in anyway, by thousands at once. A thread that got up for each task instead took 80 ns a task
         // instead of 35.
-        let (_, mut earliest) = self.take_in(cut);
-        // A clock of coarse steps may give a record that was published before the arming, and has not rung, the stamp
-        // of the cut. So what is left in the lanes has to be able to wait too.
-        self.reader.each_left(|record| earliest = earliest.min(needed_at(record.entry)));
-        !self.reader.is_behind(cut) && earliest >= threshold
+        let (_, earliest) = self.take_in(self.cut());
+        // What is left was seen by this look, so it may have been published before the arming, without a ring, whatever its
+        // stamp. That is little: what has come in since the cut was read. The next turn takes it.
+        !self.shared.is_closing() && !self.reader.has_left() && earliest >= threshold
     }
 
     /// Returns true if something has come in that no turn has taken yet, or if the scheduler is closing.
@@ -192,15 +179,17 @@ impl Engine {
         self.shared.is_closing() || self.reader.has_more(&self.shared.intake)
     }
 
-    /// Returns the threshold of a sleeper that will wake at `at`: a task that is due before the threshold must wake it
-    /// earlier.
-    pub(crate) fn threshold(&self, at: Moment) -> Moment {
-        match self.precision {
+    /// Arms the bell for a sleep until `at`. Returns the threshold: a task that is due before it ends the sleep.
+    pub(crate) fn arm(&self, at: Moment) -> Moment {
+        let threshold = match self.precision {
             // All that is due in the tick that ends at `at` is served then.
-            Precision::Tick => {
+            Precision::Tick if at != Moment::NEVER => {
                 Moment(at.0.saturating_sub(self.shared.watch.timeline.tick.get() - 1))
             }
-            Precision::Exact => at,
-        }
+            _ => at,
+        };
+        self.shared.next_wakeup.store(at.0, Ordering::Relaxed);
+        self.shared.bell.arm(threshold);
+        threshold
     }
 }

@@ -2,12 +2,13 @@
 //!
 //! ```text
 //!   wheel --- a tick's bucket, sorted ---> sorted  [ e e e e e ]--.
-//!                                                                 +--> pop: the earlier of both
-//!   intake -- its tick has been given ---> late    (a heap)     --'
-//!             out, or it is due now        + late_in_order
+//!                                            ^                    +--> pop: the earlier of both
+//!   intake -- its tick has been given -------+-- or late, a heap -'
+//!             out, or it is due now           in order, as most are
 //! ```
 //!
-//! Both are in order of deadline, and equal deadlines are in the order of scheduling (S3).
+//! Both are in order of deadline, and equal deadlines are in the order of scheduling (S3). At equal deadlines `sorted` goes
+//! first: while an entry is in the heap, no later one goes to the end of `sorted`.
 //!
 //! With `Precision::Tick` the wheel gives out only ticks that have passed, so everything here is due. With
 //! `Precision::Exact` it gives out the tick that is passing as well, and each entry waits here for its own deadline.
@@ -42,16 +43,22 @@ type Late = (u64, u64, Entry);
 pub(crate) struct ReadyQueue {
     sorted: VecDeque<Entry>,
     late: BinaryHeap<Reverse<Late>>,
-    late_in_order: VecDeque<Late>,
-    /// How many entries ever came late.
+    /// How many entries were ever late.
     count: u64,
     /// Room to sort in. Empty between calls.
     scratch: Vec<Entry>,
 }
 
 impl ReadyQueue {
-    /// Takes in what the wheel has given out.
-    pub(crate) fn append(&mut self, given_out: &mut Vec<Entry>) {
+    /// Takes in what the wheel has given out, all of which is due after `after`.
+    pub(crate) fn append(&mut self, given_out: &mut Vec<Entry>, after: Moment) {
+        if given_out.is_empty() {
+            return;
+        }
+        // What is here and due later has not come through the wheel. So it was scheduled later than what comes now, and
+        // goes behind that at equal deadlines.
+        let at = self.sorted.partition_point(|entry| entry.moment() <= after);
+        given_out.extend(self.sorted.drain(at..));
         // A bucket has the entries of one tick in the order of scheduling, and the sort is stable. A later tick has
         // only later deadlines, so the whole queue stays in order.
         sort_by_deadline(given_out, &mut self.scratch);
@@ -64,15 +71,15 @@ impl ReadyQueue {
         }
     }
 
-    /// Takes in a late entry: its tick has been given out, or it waits for no tick.
+    /// Takes in an entry whose tick has been given out, or that waits for no tick.
     pub(crate) fn insert(&mut self, entry: Entry) {
-        let late = (entry.deadline, self.count, entry);
-        self.count += 1;
-        // Late tasks mostly come in order, for example those without a delay. A queue costs less than the heap.
-        if self.late_in_order.back().is_none_or(|last| last.0 <= entry.deadline) {
-            self.late_in_order.push_back(late);
+        // Mostly they come in order, for example those without a delay. The queue costs less than the heap.
+        let is_last = self.sorted.back().is_none_or(|last| last.deadline <= entry.deadline);
+        if is_last && self.late.is_empty() {
+            self.sorted.push_back(entry);
         } else {
-            self.late.push(Reverse(late));
+            self.late.push(Reverse((entry.deadline, self.count, entry)));
+            self.count += 1;
         }
     }
 
@@ -85,44 +92,30 @@ impl ReadyQueue {
     #[inline]
     fn peek(&self) -> Option<Entry> {
         let sorted = self.sorted.front().copied();
-        match (sorted, self.first_late()) {
-            // At equal deadlines the sorted one goes first: it has come through the wheel, so it was scheduled earlier.
-            (Some(sorted), Some((deadline, _, late))) if deadline < sorted.deadline => Some(late),
-            (_, late) => sorted.or(late.map(|(.., entry)| entry)),
+        let late = self.late.peek().map(|Reverse((.., entry))| *entry);
+        match (sorted, late) {
+            (Some(sorted), Some(late)) if late.deadline < sorted.deadline => Some(late),
+            _ => sorted.or(late),
         }
-    }
-
-    fn first_late(&self) -> Option<Late> {
-        let in_order = self.late_in_order.front().copied();
-        let in_heap = self.late.peek().map(|Reverse(late)| *late);
-        match (in_order, in_heap) {
-            (Some(in_order), Some(in_heap)) => Some(in_order.min(in_heap)),
-            _ => in_order.or(in_heap),
-        }
-    }
-
-    fn pop_late(&mut self) -> Option<Entry> {
-        let first = self.first_late()?;
-        if self.late_in_order.front() == Some(&first) {
-            self.late_in_order.pop_front();
-        } else {
-            self.late.pop();
-        }
-        Some(first.2)
     }
 
     /// Takes out the next task, if it is due.
     #[inline]
     pub(crate) fn pop(&mut self, now: Moment) -> Option<Entry> {
         let next = self.peek().filter(|next| next.moment() <= now)?;
-        // An entry is in one of the queues only: no two entries have the same slot and number.
-        if self.sorted.front() == Some(&next) { self.sorted.pop_front() } else { self.pop_late() }
+        // An entry is in one of the two only: no two entries have the same slot and number.
+        if self.sorted.front() == Some(&next) {
+            self.sorted.pop_front();
+        } else {
+            self.late.pop();
+        }
+        Some(next)
     }
 
     /// Moves up to `most` of the next entries to a batch, as long as they are due and the scheduler's executor runs them.
-    /// Returns how many. While late entries are there, it moves none.
+    /// Returns how many. While there are entries in the heap, it moves none.
     pub(crate) fn pop_row(&mut self, now: Moment, most: usize, batch: &mut DueBatch) -> usize {
-        if !self.late_in_order.is_empty() || !self.late.is_empty() {
+        if !self.late.is_empty() {
             return 0;
         }
         // The rest, behind the end of the ring buffer, comes with the next call.
@@ -152,7 +145,7 @@ impl ReadyQueue {
 
     /// Returns how many entries there are, stale ones included.
     pub(crate) fn len(&self) -> usize {
-        self.sorted.len() + self.late_in_order.len() + self.late.len()
+        self.sorted.len() + self.late.len()
     }
 
     /// Drops up to `most` stale entries at the head, so that no thread wakes up for them.
@@ -172,18 +165,8 @@ impl ReadyQueue {
 
     /// Returns true if a peak has left more room than is worth keeping, here or in the list that it is filled from.
     pub(crate) fn is_bloated(&self, given_out: &Vec<Entry>) -> bool {
-        let late = self.late.capacity().max(self.late_in_order.capacity());
-        let room = [self.sorted.capacity(), given_out.capacity(), self.scratch.capacity(), late];
-        self.len() == 0 && room.into_iter().any(|room| room > KEPT)
-    }
-
-    /// Gives that room back.
-    pub(crate) fn shrink(&mut self, given_out: &mut Vec<Entry>) {
-        given_out.shrink_to(KEPT);
-        self.sorted.shrink_to(KEPT);
-        self.late.shrink_to(KEPT);
-        self.late_in_order.shrink_to(KEPT);
-        self.scratch.shrink_to(KEPT);
+        let room = self.sorted.capacity() + self.late.capacity() + self.scratch.capacity();
+        self.len() == 0 && room + given_out.capacity() > KEPT
     }
 
     /// Panics with what is broken. It looks at the first entries and at the last one. `is_given_out` tells whether the
@@ -192,10 +175,9 @@ impl ReadyQueue {
         assert!(self.scratch.is_empty(), "room to sort in is not empty");
         let sorted = self.sorted.iter().take(AHEAD).chain(self.sorted.back());
         assert!(sorted.is_sorted_by_key(|entry| entry.deadline), "sorted is out of order");
-        let late = self.late_in_order.iter().take(AHEAD).chain(self.late_in_order.back());
-        assert!(late.is_sorted(), "late is out of order");
         let is_ready = |entry: Entry| entry.is_due_now() || is_given_out(entry.deadline);
-        let ends = [self.sorted.back().copied(), self.first_late().map(|(.., entry)| entry)];
+        let late = self.late.peek().map(|Reverse((.., entry))| *entry);
+        let ends = [self.sorted.back().copied(), late];
         assert!(
             ends.into_iter().flatten().all(is_ready),
             "an entry whose tick is still in the wheel"
@@ -203,8 +185,8 @@ impl ReadyQueue {
     }
 }
 
-/// This much room is kept, in entries.
-const KEPT: usize = 16 * 1024;
+/// This much room is kept, in entries of all lists together.
+const KEPT: usize = 64 * 1024;
 
 // ----- sorting what the wheel gives out --------------------------------------------------
 
@@ -279,18 +261,23 @@ mod tests {
     #[test]
     fn s03_late_tasks_find_their_place_and_equal_ones_keep_their_order() {
         let mut ready = ReadyQueue::default();
-        ready.append(&mut vec![entry(5, 0), entry(3, 1), entry(5, 2)]);
+        ready.append(&mut vec![entry(5, 0), entry(3, 1), entry(5, 2)], Moment(0));
         ready.insert(entry(5, 3));
         ready.insert(entry(4, 4));
         ready.insert(entry(5, 5));
-        ready.append(&mut vec![entry(8, 7), entry(7, 6)]);
+        ready.append(&mut vec![entry(8, 7), entry(7, 6)], Moment(5));
         assert_eq!(slots(&mut ready), [1, 4, 0, 2, 3, 5, 6, 7]);
+        // Due now, while the wheel still has others of their tick, which were scheduled before.
+        [entry(7, 2), entry(9, 3)].into_iter().for_each(|late| ready.insert(late));
+        ready.append(&mut vec![entry(9, 1), entry(7, 0)], Moment(5));
+        ready.insert(entry(9, 4));
+        assert_eq!(slots(&mut ready), [0, 2, 1, 3, 4]);
     }
 
     #[test]
     fn s01_nothing_comes_before_its_time() {
         let mut ready = ReadyQueue::default();
-        ready.append(&mut vec![entry(5, 0)]);
+        ready.append(&mut vec![entry(5, 0)], Moment(0));
         ready.insert(entry(4, 1));
         assert_eq!(ready.pop(Moment(3)), None);
         assert_eq!(ready.pop(Moment(4)), Some(entry(4, 1)));

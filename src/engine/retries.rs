@@ -35,8 +35,6 @@ pub(super) struct Retries {
     /// By the number of the executor. A number is used again when its executor is gone. By then nothing in the queue is still
     /// to run, because each task keeps its executor alive.
     all: BTreeMap<u32, RetryQueue>,
-    /// The executor of the last retry. The next turn begins with the one behind it.
-    pub(super) retried: u32,
     /// The executor whose queue a sweep goes on with.
     sweep_from: u32,
 }
@@ -46,7 +44,7 @@ impl Retries {
     pub(super) fn of(&mut self, executor: &Arc<NumberedExecutor>) -> &mut RetryQueue {
         // The number may have been given to a new executor since, and the old one's queue is of no use any more.
         let queue = self.all.entry(executor.number).or_insert_with(|| RetryQueue::new(executor));
-        if !queue.is_alive() {
+        if queue.executor.strong_count() == 0 {
             *queue = RetryQueue::new(executor);
         }
         queue
@@ -59,7 +57,7 @@ impl Retries {
     /// Tells producers how much waits here. Executors that have recovered, or are gone, leave the list.
     pub(super) fn tell(&mut self) {
         self.all.retain(|_, queue| {
-            queue.backlog.set_refused(queue.len());
+            queue.backlog.set_refused(queue.tasks.len());
             queue.is_refusing()
         });
     }
@@ -70,29 +68,34 @@ impl Retries {
         self.all.values().filter_map(RetryQueue::retry_at).min()
     }
 
-    /// Returns the executors whose pause is over, or nearly so. They take turns at being the first.
+    /// Returns the executors whose pause is over, or nearly so, in the order in which their pauses end.
     pub(super) fn to_retry(&self, now: Moment) -> Vec<Arc<NumberedExecutor>> {
         // An executor whose pause is nearly over comes along when another one has woken the thread, so many of them
         // cost few wake-ups.
-        let ready = self.all.values().filter(|queue| queue.may_retry(now));
-        let mut executors: Vec<_> = ready.filter_map(|queue| queue.executor.upgrade()).collect();
-        // A turn may have time for the first one only, so the next turn begins with the one behind it.
-        let first = executors.iter().position(|executor| executor.number > self.retried);
-        executors.rotate_left(first.unwrap_or(0));
-        executors
+        let is_ready = |queue: &&RetryQueue| {
+            // A quarter of the pause early, so that executors whose pauses end at about the same time share a wake-up.
+            queue.retry_at().is_some_and(|at| at <= now.after_nanos(queue.pause / 4))
+        };
+        let mut ready: Vec<_> = self.all.values().filter(is_ready).collect();
+        // A turn may have time for the first one only. Its next pause ends later, so the others come before it then.
+        ready.sort_by_key(|queue| queue.retry_at);
+        ready.into_iter().filter_map(|queue| queue.executor.upgrade()).collect()
     }
 
-    /// Returns the earliest deadline of a refused task whose entry `is_valid`. Drops the others before it.
-    pub(super) fn first_refused(
-        &mut self,
-        mut is_valid: impl FnMut(Entry) -> bool,
-    ) -> Option<Moment> {
-        self.all.values_mut().filter_map(|queue| queue.first(&mut is_valid)).min()
+    /// Returns the earliest deadline of a refused task whose entry `is_valid`.
+    pub(super) fn first_refused(&self, mut is_valid: impl FnMut(Entry) -> bool) -> Option<Moment> {
+        let first = |queue: &RetryQueue| {
+            let entry = queue.tasks.values().copied().find(|entry| is_valid(*entry))?;
+            // A reset may have moved the deadline to before that of the entry.
+            let deadline = task::settled(entry).and_then(|(key, _)| deadline::of(key));
+            Some(deadline.map_or(entry.moment(), |(deadline, _)| deadline))
+        };
+        self.all.values().filter_map(first).min()
     }
 
     /// Returns how many entries wait, stale ones included.
     pub(super) fn waiting(&self) -> usize {
-        self.all.values().map(RetryQueue::len).sum()
+        self.all.values().map(|queue| queue.tasks.len()).sum()
     }
 
     /// Looks at up to `budget` entries, and drops those of cancelled tasks. Returns true when it has come to the end of all
@@ -144,7 +147,7 @@ pub(super) struct RetryQueue {
     sweep_from: (u64, i64),
     /// The pause after the last refusal, in nanoseconds; 0 while the executor takes all.
     pause: u64,
-    retry_at: Option<Moment>,
+    pub(super) retry_at: Option<Moment>,
     /// The executor is not asked any more.
     pub(super) has_refused_for_good: bool,
 }
@@ -164,18 +167,10 @@ impl RetryQueue {
         }
     }
 
-    /// Returns how many entries wait, stale ones included.
-    fn len(&self) -> usize {
-        self.tasks.len()
-    }
-
-    fn is_alive(&self) -> bool {
-        self.executor.strong_count() > 0
-    }
-
     /// Returns true if what is due for the executor goes to this queue.
     fn is_refusing(&self) -> bool {
-        (self.has_refused_for_good || !self.tasks.is_empty()) && self.is_alive()
+        let has_refused = self.has_refused_for_good || !self.tasks.is_empty();
+        has_refused && self.executor.strong_count() > 0
     }
 
     /// Puts a task behind those of the same deadline.
@@ -201,36 +196,9 @@ impl RetryQueue {
         self.retry_at.filter(|_| !self.has_refused_for_good)
     }
 
-    /// Returns true if the pause is over, or nearly so.
-    fn may_retry(&self, now: Moment) -> bool {
-        // A quarter of the pause early, so that executors whose pauses end at about the same time share a wake-up.
-        self.retry_at().is_some_and(|at| at <= now.after_nanos(self.pause / 4))
-    }
-
-    /// Returns the earliest deadline of an entry that `is_valid`, after it has dropped the others before it.
-    fn first(&mut self, mut is_valid: impl FnMut(Entry) -> bool) -> Option<Moment> {
-        while let Some(first) = self.tasks.first_entry() {
-            let entry = *first.get();
-            if is_valid(entry) {
-                // A reset may have moved the deadline to before that of the entry.
-                let deadline = task::settled(entry).and_then(|(key, _)| deadline::of(key));
-                return Some(deadline.map_or(entry.moment(), |(deadline, _)| deadline));
-            }
-            first.remove();
-        }
-        None
-    }
-
     /// Takes out the first entry, which may be stale, or of a task that was put off.
     pub(super) fn pop(&mut self) -> Option<Entry> {
         self.tasks.pop_first().map(|(_, entry)| entry)
-    }
-
-    /// If nothing is left, the executor takes no pause any more.
-    pub(super) fn recover(&mut self) {
-        if self.tasks.is_empty() {
-            (self.pause, self.retry_at) = (0, None);
-        }
     }
 
     /// Begins a pause after a retry in which the executor `took` so many tasks before it refused one.
@@ -246,26 +214,16 @@ impl RetryQueue {
         self.retry_at = Some(now.after_nanos(self.pause));
     }
 
-    /// Retries in the next turn, because this one has no time for all that the executor would take.
-    pub(super) fn retry_soon(&mut self, now: Moment) {
-        self.retry_at = Some(now);
-    }
-
     /// Looks at up to `budget` entries, and drops the stale ones. Returns true at the end of the queue.
     fn sweep(&mut self, budget: &mut usize) -> bool {
-        let (mut looked_at, mut stale, mut next) = (0, Vec::new(), None);
-        // The stale ones are removed after the walk, because the tree is borrowed meanwhile.
-        for (place, entry) in self.tasks.range(self.sweep_from..).take(*budget) {
-            looked_at += 1;
-            next = Some((place.0, place.1 + 1));
-            if !is_live(*entry) {
-                stale.push(*place);
-            }
-        }
-        stale.iter().for_each(|place| _ = self.tasks.remove(place));
-        let is_done = looked_at < *budget;
-        *budget -= looked_at;
-        self.sweep_from = next.filter(|_| !is_done).unwrap_or_default();
+        let looked_at = self.tasks.range(self.sweep_from..).take(*budget);
+        let looked_at: Vec<_> = looked_at.map(|(place, entry)| (*place, *entry)).collect();
+        let is_done = looked_at.len() < *budget;
+        *budget -= looked_at.len();
+        let last = looked_at.last().filter(|_| !is_done);
+        self.sweep_from = last.map_or((0, 0), |((deadline, place), _)| (*deadline, place + 1));
+        let stale = looked_at.into_iter().filter(|(_, entry)| !is_live(*entry));
+        stale.for_each(|(place, _)| _ = self.tasks.remove(&place));
         is_done
     }
 
@@ -334,6 +292,6 @@ mod tests {
             assert_eq!(budget, 0);
             (slices, budget) = (slices + 1, 100);
         }
-        assert_eq!((queue.len(), slices), (0, 11));
+        assert_eq!((queue.tasks.len(), slices), (0, 11));
     }
 }

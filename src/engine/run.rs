@@ -23,7 +23,6 @@ use crate::clock::tick::Moment;
 use crate::engine::slots::deadline::{self, CameOut, Rearmed};
 use crate::engine::slots::task::Leftover;
 use crate::engine::slots::{Phase, Running, task};
-use crate::engine::termination::{BehindRun, Decision};
 use crate::executor::due::{self, AHEAD};
 use crate::platform::cpu::{cycles, cycles_of_a_microsecond};
 use crate::platform::panics::{Payload, caught};
@@ -31,17 +30,9 @@ use crate::platform::sync::Ordering;
 use crate::wheel::Timed;
 use crate::wheel::entry::{Entry, SchedulerId, TaskKey};
 
-/// A thread's last reading of a scheduler's clock.
-#[derive(Clone, Copy)]
-struct Reading {
-    scheduler: Option<SchedulerId>,
-    cycles: u64,
-    moment: Moment,
-}
-
 thread_local! {
-    static LAST_READING: Cell<Reading> =
-        const { Cell::new(Reading { scheduler: None, cycles: 0, moment: Moment::NEVER }) };
+    /// The thread's last reading of a clock: whose clock, the processor's cycle counter then, and what it showed.
+    static LAST_READING: Cell<Option<(SchedulerId, u64, Moment)>> = const { Cell::new(None) };
 }
 
 impl Shared {
@@ -71,8 +62,15 @@ impl Shared {
             self.run_once(task);
         }
         this_thread::leave_run(outer); // no task unwinds to here
-        // A close may wait for this run. It looks by itself now and then, and this spares it the wait.
-        if self.is_closing() && task::is_over(key) {
+        self.run_has_ended(key);
+    }
+
+    /// Tells a close that may wait for it, if the run was the last one of its task.
+    #[inline]
+    fn run_has_ended(&self, key: TaskKey) {
+        // The end of a series is written before this look, and the engine does the opposite, so one of the two sees the
+        // other (END-5). A close that waits for a one-shot looks by itself now and then, and this spares it the wait.
+        if self.termination.is_closing_in_order() && task::is_over(key) {
             self.termination.run_is_over(key);
         }
     }
@@ -85,14 +83,14 @@ impl Shared {
         // cycle counter says how old the last reading is, but only of a clock that runs at the speed of real time.
         let cycles = if self.watch.is_in_real_time { cycles() } else { None };
         let Some(cycles) = cycles else { return self.try_now() };
-        let last = LAST_READING.get();
-        if last.scheduler == Some(self.id)
-            && cycles.wrapping_sub(last.cycles) < cycles_of_a_microsecond()
-        {
-            return Some(last.moment);
+        let is_recent = |(scheduler, then, _): &(SchedulerId, u64, Moment)| {
+            *scheduler == self.id && cycles.wrapping_sub(*then) < cycles_of_a_microsecond()
+        };
+        if let Some((.., moment)) = LAST_READING.get().filter(is_recent) {
+            return Some(moment);
         }
         let moment = self.try_now()?;
-        LAST_READING.set(Reading { scheduler: Some(self.id), cycles, moment });
+        LAST_READING.set(Some((self.id, cycles, moment)));
         Some(moment)
     }
 
@@ -180,31 +178,20 @@ impl Shared {
     fn return_from_run(&self, task: Running) -> Option<Running> {
         // It runs under the lock of the termination, which decides between this thread and the engine (END-3).
         let make = || self.make_leftover(task.key.slot, task.word().number(), Phase::Running);
-        match self.termination.return_from_run(task.key, make, || self.drop_it()) {
-            BehindRun::Cancelled => return Some(task),
-            BehindRun::Leftover => {}
-            BehindRun::Decided(decision, task) => {
-                // It may run a user's code: for example the clock of the scheduler that the series moves to.
-                self.hooks.catch(|| decision(task));
-                self.termination.runs_leftover(false);
-            }
+        let Some((leftover, decision)) = self.termination.return_from_run(task.key, make) else {
+            return Some(task);
+        };
+        if let Some(decision) = decision {
+            // It may run a user's code: for example the clock of the scheduler that the series moves to.
+            self.hooks.catch(|| decision(leftover));
         }
+        self.termination.run_is_over(task.key);
         None
-    }
-
-    /// Returns the decision to drop a leftover, for when nobody wants it (S24).
-    pub(crate) fn drop_it(&self) -> Decision {
-        // The decision may wait in the termination of this very scheduler, so a strong count would be a circle.
-        let me = Weak::clone(&self.me);
-        Box::new(move |task| {
-            me.upgrade().iter().for_each(|shared| shared.drop_leftover(task.key));
-        })
     }
 
     /// Ends a task that does not run any more: drops its closure, and reports what its last run and a panicking `Drop` have
     /// thrown. `was_pending`: it counts as pending until now. `is_lost`: it counts as dropped.
     fn finish(&self, task: Running, was_pending: bool, is_lost: bool, thrown: Option<Payload>) {
-        let is_series = task.word().is_series();
         let task = task.into_ending();
         let names = task.names();
         // A cancel in the last run of a series has counted the task out itself.
@@ -217,18 +204,7 @@ impl Shared {
             });
         }
         let (dropped, over) = task.discard();
-        // Only a series that its scheduler still had may be on the list of runs that a close waits for. A leftover has
-        // left that list.
-        if is_series && was_pending {
-            // The word is written before `is_closing` is read, and the engine does the opposite, so one of the two sees
-            // the other (END-5).
-            let key = over.end_in_order();
-            if self.termination.is_closing_in_order() {
-                self.termination.run_is_over(key);
-            }
-        } else {
-            over.end();
-        }
+        over.end();
         if thrown.is_some() || dropped.is_some() {
             let dropped = dropped.into_iter().flat_map(|thrown| thrown.panics);
             self.report(names.name(), thrown.into_iter().chain(dropped));
@@ -284,10 +260,13 @@ impl Shared {
     /// Drops leftovers that nobody wants. A series that is in a run is dropped behind that run.
     pub(crate) fn drop_leftovers(&self, leftovers: impl IntoIterator<Item = Leftover>) {
         for task in leftovers {
+            // The decision may wait in the termination of this very scheduler, so a strong count would be a circle.
+            let me = Weak::clone(&self.me);
+            let drop_it = move |task: Leftover| {
+                me.upgrade().iter().for_each(|shared| shared.drop_leftover(task.key));
+            };
             // If the run has ended in the meantime, the decision comes back, and the task is dropped here.
-            let decided =
-                task.is_in_run && self.termination.decide(task.key, self.drop_it()).is_ok();
-            if !decided {
+            if !task.is_in_run || self.termination.decide(task.key, Box::new(drop_it)).is_err() {
                 self.drop_leftover(task.key);
             }
         }
@@ -314,20 +293,11 @@ impl Shared {
     /// whose executors gave back each other's tasks would go on so for ever.
     fn pause_before_home(&self, now: Moment) -> u64 {
         const AT_ONCE: u64 = 16 * LONGEST_PAUSE_NANOS;
-        // One may come back in each longest pause, and 16 of them before their time.
-        let next = |before: u64| {
-            let next = before.max(now.0).saturating_add(LONGEST_PAUSE_NANOS);
-            Some(next.min(now.0.saturating_add(AT_ONCE + LONGEST_PAUSE_NANOS)))
-        };
-        let before = self.next_comes_home.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
-        let ahead = before.unwrap_or_default().saturating_sub(now.0).saturating_sub(AT_ONCE);
-        ahead.min(LONGEST_PAUSE_NANOS) // also if the clock has gone back
-    }
-
-    /// Claims the task of an entry, and returns when it was due.
-    #[inline]
-    fn claim(&self, entry: Entry) -> Option<(Running, Moment)> {
-        Running::claim(entry, |entry| self.put_off(entry))
+        // One may come back in each longest pause, and 16 of them before their time. Two threads at a time may count as one.
+        let most = now.0.saturating_add(AT_ONCE + LONGEST_PAUSE_NANOS);
+        let next = self.next_comes_home.load(Ordering::Relaxed).clamp(now.0, most);
+        self.next_comes_home.store(next.saturating_add(LONGEST_PAUSE_NANOS), Ordering::Relaxed);
+        (next - now.0).saturating_sub(AT_ONCE)
     }
 
     /// Files a task again, through this thread's lane, whose entry has come out too early (RESET-2). If its deadline has
@@ -346,15 +316,17 @@ impl due::TaskOwner for Shared {
     fn run_all(&self, entries: &[Entry]) {
         for (at, entry) in entries.iter().enumerate() {
             entries.get(at + AHEAD).inspect(|soon| soon.prefetch());
-            if let Some((task, due)) = self.claim(*entry) {
+            if let Some((task, due)) = Running::claim(*entry, |entry| self.put_off(entry)) {
                 self.run_claimed(task, due, true);
             }
         }
     }
 
     fn forfeit(&self, due: Entry) {
-        if let Some((task, _)) = self.claim(due) {
+        if let Some((task, _)) = Running::claim(due, |entry| self.put_off(entry)) {
+            let key = task.key;
             self.finish(task, true, true, None);
+            self.run_has_ended(key);
         }
     }
 

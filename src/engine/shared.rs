@@ -111,11 +111,6 @@ impl Shared {
         })
     }
 
-    /// Notes when the engine wants to be turned again, before its thread sleeps.
-    pub(crate) fn will_wake_at(&self, at: Moment) {
-        self.next_wakeup.store(at.0, Ordering::Relaxed);
-    }
-
     /// Returns true if the calling thread is inside a turn of this scheduler's engine.
     pub(crate) fn is_turned_here(&self) -> bool {
         this_thread::is_turning_one(self.id)
@@ -144,34 +139,32 @@ impl Shared {
         // pending. In the other order the difference could be negative.
         self.intake.each_lane(|lane| stats.add_what_left(&lane.counts));
         self.intake.each_lane(|lane| stats.scheduled += lane.counts.scheduled.get());
-        let (came, left) = (stats.scheduled, stats.left);
-        let limited = || self.intake.limit.pending().map(|pending| pending as u64);
-        let count = || limited().unwrap_or_else(|| came.saturating_sub(left));
-        let pending = if self.has_ended() { 0 } else { count() };
-        stats.left = came.saturating_sub(pending);
+        let pending = self.pending_or(|| stats.scheduled.saturating_sub(stats.left));
+        stats.left = stats.scheduled.saturating_sub(pending);
         stats.rejected = self.rejected.get();
         stats.wakeups = self.wakeups.get();
         stats
     }
 
-    /// Returns true if nothing is pending any more, whatever is still counted: a series in its run is a leftover already
-    /// (S29), and what is refused now is counted for a moment.
-    fn has_ended(&self) -> bool {
-        self.is_closing() && self.termination.has_come()
-    }
-
     /// Returns how many tasks are pending. Without a limit this is what came less what left.
     pub(crate) fn pending(&self) -> usize {
-        if self.has_ended() {
+        let pending = self.pending_or(|| {
+            // In this order, a task that passes in the meantime is counted rather than missed.
+            let left = self.intake.sum(|counts| counts.left.get());
+            self.intake.sum(|counts| counts.scheduled.get()).saturating_sub(left)
+        });
+        usize::try_from(pending).unwrap_or(usize::MAX)
+    }
+
+    /// Returns how many tasks are pending, by the lanes if nothing else tells.
+    fn pending_or(&self, by_lanes: impl FnOnce() -> u64) -> u64 {
+        // Nothing is pending after the end, whatever is still counted: a series in its run is a leftover already (S29), and
+        // what is refused now is counted for a moment.
+        if self.is_closing() && self.termination.has_come() {
             return 0;
         }
         // By the limit, if there is one: the sum over lanes that change in the meantime may be above it (S25).
-        self.intake.limit.pending().unwrap_or_else(|| {
-            // In this order, a task that passes in the meantime is counted rather than missed.
-            let left = self.intake.sum(|counts| counts.left.get());
-            let came = self.intake.sum(|counts| counts.scheduled.get());
-            usize::try_from(came.saturating_sub(left)).unwrap_or(usize::MAX)
-        })
+        self.intake.limit.pending().map_or_else(by_lanes, |pending| pending as u64)
     }
 
     /// Describes how the scheduler stands, in lines, for a person who looks at a hang. The numbers are read one after
@@ -179,13 +172,10 @@ impl Shared {
     pub(crate) fn dump(&self) -> String {
         // The clock is user code, so it is read before any lock is taken.
         let now = self.try_now();
-        let when = |moment: Moment| match (now, moment.0) {
+        let when = |moment: Moment| match now.unwrap_or(moment) {
             _ if moment == Moment::NEVER => "for ever".to_owned(),
-            (Some(now), at) if moment >= now => {
-                format!("until {at} ns, in {:?}", moment.since(now))
-            }
-            (Some(now), at) => format!("until {at} ns, {:?} ago", now.since(moment)),
-            (None, at) => format!("until {at} ns"),
+            now if now > moment => format!("until {} ns, {:?} ago", moment.0, now.since(moment)),
+            now => format!("until {} ns, in {:?}", moment.0, moment.since(now)),
         };
         let has_ended = self.termination.has_come();
         let mut lines = vec![
@@ -210,7 +200,7 @@ impl Shared {
 impl Drop for Shared {
     /// Leftovers that nobody has taken go with the scheduler. Its id may be used again.
     fn drop(&mut self) {
-        self.drop_leftovers(self.termination.take_the_rest());
+        self.drop_leftovers(self.termination.take().unwrap_or_default());
         lock_std(&REGISTRY).alive.remove(&self.id);
         trim::at_the_end();
         // The rest of the user's values. Quietly, because the last `Arc` may be that of a `DueTask`, whose run never

@@ -10,6 +10,7 @@ use super::this_thread::TurningMark;
 use crate::engine::slots::Phase;
 use crate::engine::slots::state::Word;
 use crate::engine::slots::task::{self, Leftover};
+use crate::engine::termination::Leaver;
 use crate::observe::TaskPanic;
 use crate::platform::panics::{Payload, caught, discard};
 use crate::wheel::entry::{Entry, TaskKey};
@@ -21,7 +22,8 @@ impl Engine {
         let Some(executor) = self.executor.take() else { return };
         let mut entries = Vec::new();
         let hooks = &self.shared.hooks;
-        // Each part by itself: if a fault of ours has broken one, what is in the others still comes back (S17).
+        // Each part by itself: if a fault of ours has broken one, the lanes are closed, and the wakers in the others are
+        // woken (S17). Tasks come back in any case, because their holders are looked at.
         let part = |drain: &mut dyn FnMut()| _ = hooks.catch(drain);
         part(&mut || entries = self.retries.drain());
         part(&mut || self.ready.drain(&mut entries));
@@ -31,34 +33,17 @@ impl Engine {
         part(&mut || {
             self.reader.close(&self.shared.intake, |record| entries.push(record.entry));
         });
-        // These three are empty unless a turn was broken off. A task that is met twice is given back once.
+        // Empty, unless a turn was broken off. A task that is met twice is given back once.
         entries.append(&mut self.incoming);
         entries.append(&mut self.given_out);
-        entries.extend_from_slice(&self.batch.due);
         let (wakers, entries): (Vec<_>, Vec<_>) =
             entries.into_iter().partition(|entry: &Entry| entry.is_waker());
         self.shared.take_wakers(wakers.into_iter(), None, &mut self.wakers);
 
-        let make = |entry: Entry| self.make_leftover(entry.slot(), entry.number());
-        // All of these first, so that the look into the holders finds only what executors have.
-        let listed: Vec<_> = entries.into_iter().filter_map(make).collect();
-        // One-shots that executors have not started are leftovers. All others, in a run or not, come with their words: the end
-        // of a series is decided later, under the lock of the termination (END-3).
-        let (mut leftovers, mut handed) = (Vec::new(), Vec::new());
-        let look = |key: TaskKey, word: Word| {
-            let is_series = word.is_series();
-            let task = if is_series { None } else { self.make_leftover(key.slot, word.number()) };
-            match task {
-                Some(task) => leftovers.push(task),
-                None => handed.push((key, word)),
-            }
-        };
-        self.shared.hooks.catch(|| task::each_of(self.shared.id, look));
         // The termination sorts them by deadline, stably. At equal deadlines those that executors have come first, in no
-        // order, then the refused tasks, then the others in the order of scheduling, and at last the series that executors
-        // have.
-        leftovers.extend(listed);
-        let count = self.fulfil(leftovers, &handed);
+        // order, then the refused tasks, then the others in the order of scheduling.
+        let make = |entry: Entry| self.make_leftover(entry.slot(), entry.number());
+        let count = self.fulfil(entries.into_iter().filter_map(make).collect());
         self.shared.wake(&mut self.wakers); // they find the scheduler closed
         self.shared.hooks.observe(|observer| observer.stopped(count));
         self.shared.hooks.catch(|| drop(executor));
@@ -71,16 +56,16 @@ impl Engine {
     /// (S17).
     pub(super) fn fail(&mut self, fault: Payload) {
         // Nobody has asked for the leftovers, so they would be dropped. A program that loses its scheduler by a fault
-        // of ours gets its tasks back by a `close`.
-        self.shared.termination.want();
+        // of ours gets its tasks back by a `close`. So this is a close that leaves them to the next one.
+        self.shared.termination.join();
         self.shared.stop();
         let ended = caught(|| self.shut_down());
         ended.err().into_iter().for_each(discard); // the first fault is told
         if !self.shared.termination.has_come() {
-            // A fault has broken off the shutdown itself. The end comes without leftovers. Otherwise a close would
-            // wait for it without end.
-            self.fulfil(Vec::new(), &[]);
+            // A fault has broken off the shutdown itself. Otherwise a close would wait for the end without end.
+            self.fulfil(Vec::new());
         }
+        self.shared.drop_leftovers(self.shared.termination.leave(Leaver::Taker));
         let text = TaskPanic::new(&*fault).message().unwrap_or("no message").to_owned();
         let text = format!("the scheduler is closed, and `close` returns what was pending: {text}");
         discard(fault);
@@ -93,9 +78,13 @@ impl Engine {
     }
 
     /// Fulfils the termination, and returns how many leftovers there are.
-    fn fulfil(&self, leftovers: Vec<Leftover>, handed: &[(TaskKey, Word)]) -> usize {
-        let make = |key: TaskKey, word: Word| self.make_leftover(key.slot, word.number());
-        let (count, unwanted) = self.shared.termination.fulfil(leftovers, handed, self.now, make);
+    fn fulfil(&self, listed: Vec<Leftover>) -> usize {
+        // After the lists were emptied, so that this look finds only what executors have, or what is in a run.
+        let mut found = Vec::new();
+        let find = |key: TaskKey, word: Word| found.push((key, word));
+        self.shared.hooks.catch(|| task::each_of(self.shared.id, find));
+        let make = |key: TaskKey, number: u32| self.make_leftover(key.slot, number);
+        let (count, unwanted) = self.shared.termination.fulfil(listed, &found, self.now, make);
         // After the last handle is gone nobody can want the leftovers, so they are dropped here (S24), series in their
         // runs behind those.
         self.shared.drop_leftovers(unwanted);

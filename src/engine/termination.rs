@@ -8,7 +8,7 @@
 //!                                       Taken ------> a leftover of the PendingTask that a caller has
 //!                                         |  the PendingTask has decided already
 //!                                         v
-//!                                       Then(decision) --> carried out behind the run
+//!                                       the decision is carried out behind the run
 //! ```
 //!
 //! The leftovers wait for a caller that may take them: a close, or a `Stopping`. When no caller is left that could take
@@ -24,9 +24,10 @@
 //!   refusal and the runner's coming the series is in its run, so no other thread starts or returns it.
 //! - END-5 A series that ends of itself during the end is taken off the list by its runner, or found to be over by the
 //!   engine: the runner writes the word and then reads `is_closing`, and the engine reads the word after `is_closing` was
-//!   written, all in one order. The end of a one-shot is found by a look at its word every few milliseconds.
+//!   written, all in one order. For a one-shot there is no such order: its end may be found only by the look at its word
+//!   that a waiting thread takes every few milliseconds.
 
-use std::collections::BTreeMap;
+use std::mem;
 use std::sync::PoisonError;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
@@ -38,34 +39,32 @@ use crate::engine::slots::task::{self, Leftover};
 use crate::engine::slots::{Phase, deadline};
 use crate::platform::panics::quietly;
 use crate::platform::sync::{AtomicBool, Condvar, IS_MODEL, Mutex, MutexGuard, Ordering, lock};
+use crate::wake::wait_list::{Ticket, WaitList};
 use crate::wheel::entry::TaskKey;
 
 /// What is to be done with a leftover that was taken in its run. It is carried out behind that run.
 pub(crate) type Decision = Box<dyn FnOnce(Leftover) + Send>;
 
-/// What becomes of a series behind its run, because the scheduler has closed.
-pub(crate) enum BehindRun {
-    /// A cancel has won. The runner ends the series, and tells so by [`Termination::run_is_over`].
-    Cancelled,
-    /// It is a leftover now.
-    Leftover,
-    /// It is a leftover, and the runner carries this decision out.
-    Decided(Decision, Leftover),
-}
-
-/// A series that was in a run when the end came.
-struct InRun {
-    task: Leftover,
+/// A run that was in progress when the end came, or that of a leftover.
+struct Run {
+    key: TaskKey,
     stage: Stage,
 }
 
 enum Stage {
-    /// It will be a leftover.
-    InRun,
-    /// It is one already: a caller has its `PendingTask`, and has not decided what to do with it.
-    Taken,
-    /// The owner of the `PendingTask` has decided.
-    Then(Decision),
+    /// Nothing comes after it, or what comes is being done already: its task is a one-shot, a leftover, or was cancelled.
+    Last,
+    /// Its series will be this leftover.
+    InRun(Leftover),
+    /// Its series is one already: a caller has its `PendingTask`, and may have decided what to do with it.
+    Taken(Option<Decision>),
+}
+
+impl Run {
+    /// Returns true if its series will be a leftover. The list may also have one that is over, or doomed (END-5).
+    fn leaves_over(&self) -> bool {
+        matches!(self.stage, Stage::InRun(_)) && task::goes_on(self.key)
+    }
 }
 
 /// The end of one scheduler. The engine fulfils it, once.
@@ -113,78 +112,38 @@ struct State {
     is_attended: bool,
     has_come: bool,
     leftovers: Vec<Leftover>,
-    series: Vec<InRun>,
-    /// Other runs that were in progress when the end came: of one-shots, and of series that were cancelled in them.
-    last_runs: Vec<TaskKey>,
-    /// How many leftovers are being run.
-    leftover_runs: usize,
-    /// Of the tasks that wait for the end, by a number that each of them has.
-    wakers: BTreeMap<u64, Waker>,
-    next_waiter: u64,
-}
-
-/// Returns the instant when this much time has passed; `None` for never.
-pub(crate) fn deadline_after(timeout: Duration) -> Option<Instant> {
-    Instant::now().checked_add(timeout)
+    runs: Vec<Run>,
+    /// The tasks that wait for the end. Each sleeps until it comes.
+    waiters: WaitList<()>,
 }
 
 /// How often a waiting thread looks at the words of tasks by itself (END-5).
 const LOOK: Duration = Duration::from_millis(5);
 
 impl State {
-    /// Forgets series that are over and will be no leftovers (END-5). The run of one that was cancelled may go on.
-    fn forget_over(&mut self) {
-        let last_runs = &mut self.last_runs;
-        self.series.retain(|series| {
-            let key = series.task.key;
-            // A taken series stays although it is over: its owner has yet to learn that.
-            let stays = !matches!(series.stage, Stage::InRun) || task::goes_on(key);
-            if !stays && !task::is_over(key) {
-                last_runs.push(key);
-            }
-            stays
-        });
-    }
-
     /// Returns true if the end has come, and no series is in a run that the calling thread has to wait for.
-    fn is_ready(&mut self) -> bool {
-        self.forget_over();
-        let in_runs = self.series.iter().filter(|series| matches!(series.stage, Stage::InRun));
-        self.has_come && !in_runs.map(|series| series.task.key).any(holds_up)
+    fn is_ready(&self) -> bool {
+        self.has_come && !self.runs.iter().any(|run| run.leaves_over() && holds_up(run.key))
     }
 
-    /// Takes a series off the list of those that were in a run.
-    fn take_off(&mut self, key: TaskKey) -> Option<InRun> {
-        let at = self.series.iter().position(|series| series.task.key == key)?;
-        Some(self.series.swap_remove(at))
-    }
-
-    fn want(&mut self) {
-        if self.fate == Fate::Unasked {
-            self.fate = Fate::Wanted;
-        }
+    /// Returns true if the end has come, and no run is in progress, of whatever kind.
+    fn is_over(&self) -> bool {
+        self.has_come && self.runs.iter().all(|run| task::is_over(run.key))
     }
 
     /// Returns true if there are leftovers to take, now or behind their runs.
     fn has_leftovers(&self) -> bool {
-        let is_in_run = |series: &InRun| matches!(series.stage, Stage::InRun);
-        !self.leftovers.is_empty() || self.series.iter().any(is_in_run)
-    }
-
-    /// Takes the leftovers for a caller that wants them, unless they were given up. Then the tick thread drops them.
-    fn take_if_kept(&mut self) -> Vec<Leftover> {
-        if self.fate == Fate::GivenUp { Vec::new() } else { self.take() }
+        !self.leftovers.is_empty() || self.runs.iter().any(Run::leaves_over)
     }
 
     /// Takes all leftovers, by deadline. Series in their runs become leftovers by this.
     fn take(&mut self) -> Vec<Leftover> {
         // The caller that comes first gets them all. All others find an end without leftovers.
-        let mut leftovers = std::mem::take(&mut self.leftovers);
-        for series in &mut self.series {
-            // Its run goes on. The thread of that run carries out the decision of the new owner.
-            if matches!(series.stage, Stage::InRun) {
-                series.stage = Stage::Taken;
-                leftovers.push(Leftover { is_in_run: true, ..series.task });
+        let mut leftovers = mem::take(&mut self.leftovers);
+        for run in self.runs.iter_mut().filter(|run| run.leaves_over()) {
+            // The run goes on. Its thread carries out the decision of the new owner.
+            if let Stage::InRun(task) = mem::replace(&mut run.stage, Stage::Taken(None)) {
+                leftovers.push(Leftover { is_in_run: true, ..task });
             }
         }
         for task in &mut leftovers {
@@ -192,13 +151,6 @@ impl State {
         }
         leftovers.sort_by_key(|task| task.deadline);
         leftovers
-    }
-
-    /// Returns true if no run is in progress, of whatever kind.
-    fn has_no_runs(&mut self) -> bool {
-        self.forget_over();
-        self.last_runs.retain(|key| !task::is_over(*key));
-        self.last_runs.is_empty() && self.leftover_runs == 0 && self.series.is_empty()
     }
 }
 
@@ -236,15 +188,13 @@ impl Termination {
 
     // ----- those that may take the leftovers -----------------------------------------------
 
-    /// Keeps the leftovers until a caller takes them, unless they were given up.
-    pub(crate) fn want(&self) {
-        self.lock().want();
-    }
-
-    /// Notes that a caller may take the leftovers, until it [leaves](Termination::leave).
+    /// Notes that a caller may take the leftovers, until it [leaves](Termination::leave). They are kept from now on, unless
+    /// they were given up.
     pub(crate) fn join(&self) {
         let mut state = self.lock();
-        state.want();
+        if state.fate == Fate::Unasked {
+            state.fate = Fate::Wanted;
+        }
         state.takers += 1;
     }
 
@@ -303,45 +253,43 @@ impl Termination {
     /// Tells that the end has come. Returns how many leftovers there are, with those to come, and the leftovers that nobody
     /// will take, which the caller drops.
     ///
-    /// `handed` lists the series that executors have, as they were found, and the one-shots that may be in a run.
-    /// `make_leftover` makes a series a leftover if its run has not started.
+    /// `listed` are those that the engine had in its lists. `found` are all other tasks that were pending or in a run when
+    /// the engine looked, after it had closed the lanes. `make_leftover` makes a task of this number a leftover, unless its
+    /// run has started.
     pub(crate) fn fulfil(
         &self,
-        leftovers: Vec<Leftover>,
-        handed: &[(TaskKey, Word)],
+        listed: Vec<Leftover>,
+        found: &[(TaskKey, Word)],
         now: Moment,
-        mut make_leftover: impl FnMut(TaskKey, Word) -> Option<Leftover>,
+        make_leftover: impl Fn(TaskKey, u32) -> Option<Leftover>,
     ) -> (usize, Vec<Leftover>) {
         let mut state = self.lock();
-        state.leftovers.extend(leftovers); // behind those whose runs have ended just now
-        for (key, found) in handed.iter().copied() {
-            if !found.is_series() {
-                state.last_runs.push(key);
-                continue;
-            }
-            // An executor may have a series in its queue, not started. Its word tells: the claim here and that of the
+        for (key, found) in found.iter().copied() {
+            // An executor may have the task in its queue, not started. Its word tells: the claim here and that of the
             // run exclude each other.
-            if let Some(task) = make_leftover(key, found) {
+            if let Some(task) = make_leftover(key, found.number()) {
                 state.leftovers.push(task);
                 continue;
             }
-            // A series that has been filed again, or is over, has another number.
+            // A series that has become a leftover behind its run, or is over, has another phase or another number. If
+            // it is in its run, the runner has not come yet, because this has the lock. So it will find its series on
+            // this list (END-3).
             let word = task::settled_word(key).filter(|word| word.number() == found.number());
-            match word.map(Word::phase) {
-                Some(Phase::Running) => {
-                    // The runner has not come yet, because this has the lock. So it will find its series on this list
-                    // (END-3).
+            let kind = match word.map(Word::phase) {
+                Some(Phase::Running) if found.is_series() => {
                     let period = task::period(key.slot);
                     let deadline = now.after_nanos(period); // as far as can be said now
-                    let task = Leftover { key, deadline, period, is_in_run: false };
-                    state.series.push(InRun { task, stage: Stage::InRun });
+                    Stage::InRun(Leftover { key, deadline, period, is_in_run: false })
                 }
-                Some(Phase::Doomed | Phase::Ending) => state.last_runs.push(key), // its run may go on
-                _ => {}
-            }
+                Some(Phase::Running | Phase::Doomed | Phase::Ending) => Stage::Last,
+                _ => continue,
+            };
+            state.runs.push(Run { key, stage: kind });
         }
+        state.leftovers.extend(listed);
         state.has_come = true;
-        let count = state.leftovers.len() + state.series.len();
+        let count =
+            state.leftovers.len() + state.runs.iter().filter(|run| run.leaves_over()).count();
         // Under the same lock, so a caller that comes to want them finds all of them or none.
         let unwanted = if state.fate == Fate::Wanted { Vec::new() } else { state.take() };
         self.notify(state);
@@ -352,160 +300,136 @@ impl Termination {
     fn notify(&self, mut state: MutexGuard<'_, State>) {
         let has_come = state.has_come;
         // Before the end, a waker stays for the change that it waits for.
-        let wakers = if has_come { std::mem::take(&mut state.wakers) } else { BTreeMap::new() };
+        let wakers = if has_come { state.waiters.all_to_wake() } else { Vec::new() };
         // Wakers are user code, so the lock is released first (S11).
         drop(state);
         self.changed.notify_all();
-        for waker in wakers.into_values() {
+        for waker in wakers {
             quietly(|| waker.wake()); // its panic must not keep the others from being woken
         }
-    }
-
-    /// Takes what is left when the scheduler goes.
-    pub(crate) fn take_the_rest(&self) -> Vec<Leftover> {
-        self.lock().take()
     }
 
     // ----- the runner ----------------------------------------------------------------------
 
     /// Takes a series back behind its run, because the scheduler has closed in the meantime. `make_leftover` makes it one,
-    /// unless it was cancelled.
+    /// unless it was cancelled: then this returns `None`. Otherwise the runner carries out the decision about it, if there
+    /// is one, and then calls [`run_is_over`](Termination::run_is_over).
     pub(crate) fn return_from_run(
         &self,
         key: TaskKey,
         make_leftover: impl FnOnce() -> Option<Leftover>,
-        unwanted: impl FnOnce() -> Decision,
-    ) -> BehindRun {
+    ) -> Option<(Leftover, Option<Decision>)> {
         let mut state = self.lock();
         // Under the lock, so the engine finds the series either in its run or among the leftovers (END-3).
-        let Some(task) = make_leftover() else { return BehindRun::Cancelled };
-        let decided = match state.take_off(key).map(|series| series.stage) {
-            None if state.has_come && state.fate != Fate::Wanted => Some(unwanted()),
-            None | Some(Stage::InRun) => {
-                state.leftovers.push(task);
-                None
-            }
-            // Its owner has not decided yet. From now on it is a leftover like any other, and no run is to be waited for.
-            Some(Stage::Taken) => None,
-            Some(Stage::Then(decision)) => Some(decision),
-        };
-        // It counts as the run of a leftover until the caller has carried it out, so that `wait_for_runs` waits for it.
-        state.leftover_runs += usize::from(decided.is_some());
-        self.notify(state);
-        decided.map_or(BehindRun::Leftover, |decision| BehindRun::Decided(decision, task))
+        let task = make_leftover()?;
+        let run = state.runs.iter_mut().find(|run| run.key == key);
+        if let Some(Stage::Taken(decided)) =
+            run.map(|run| mem::replace(&mut run.stage, Stage::Last))
+        {
+            return Some((task, decided)); // an undecided one is a leftover like any other from now on
+        }
+        state.leftovers.push(task);
+        Some((task, None))
     }
 
-    /// Notes that a run has ended, and its task with it.
+    /// Notes that a leftover is about to run, until [`run_is_over`](Termination::run_is_over).
+    pub(crate) fn will_run(&self, key: TaskKey) {
+        self.lock().runs.push(Run { key, stage: Stage::Last });
+    }
+
+    /// Notes that a run has ended, and what was to be done behind it.
     #[cold]
     pub(crate) fn run_is_over(&self, key: TaskKey) {
         let mut state = self.lock();
-        let decided = state.take_off(key); // a decision about a series that has ended by itself is dropped
-        state.last_runs.retain(|one| *one != key);
+        let runs = mem::take(&mut state.runs).into_iter();
+        let (over, others): (Vec<_>, Vec<_>) = runs.partition(|run| run.key == key);
+        state.runs = others;
         self.notify(state);
-        quietly(|| drop(decided)); // it may hold the last handle to another scheduler, or to a user's executor
+        // A decision about a series that has ended by itself may hold the last handle to another scheduler, or to a
+        // user's executor.
+        quietly(|| drop(over));
     }
 
-    /// Counts the run of a leftover, or its end.
-    pub(crate) fn runs_leftover(&self, starts: bool) {
-        let mut state = self.lock();
-        if starts {
-            state.leftover_runs += 1;
-        } else {
-            state.leftover_runs -= 1;
-            self.notify(state);
-        }
-    }
-
-    // ----- a leftover that was taken in its run ----------------------------------------------
-
-    /// Has this done with a leftover when its run has ended. If it has ended already, the decision comes back.
+    /// Has this done with a leftover that was taken in its run, when that run has ended. If it has ended already, the
+    /// decision comes back.
     pub(crate) fn decide(&self, key: TaskKey, decision: Decision) -> Result<(), Decision> {
-        let mut state = self.lock();
-        match state.series.iter_mut().find(|series| series.task.key == key) {
-            Some(series) => series.stage = Stage::Then(decision),
-            None => return Err(decision),
+        match self.lock().runs.iter_mut().find(|run| run.key == key) {
+            Some(Run { stage: Stage::Taken(decided), .. }) => *decided = Some(decision),
+            _ => return Err(decision),
         }
         Ok(())
     }
 
     // ----- waiting -------------------------------------------------------------------------
 
+    /// Takes the leftovers for a caller that wants them, unless they were given up. Then the tick thread drops them.
+    fn take_from(&self, mut state: MutexGuard<'_, State>) -> Vec<Leftover> {
+        let leftovers = if state.fate == Fate::GivenUp { Vec::new() } else { state.take() };
+        self.notify(state); // nobody waits any more for series that were taken in their runs, nor the tick thread
+        leftovers
+    }
+
     /// Takes the leftovers, if the end has come.
     pub(crate) fn take(&self) -> Option<Vec<Leftover>> {
-        let mut state = self.lock();
-        let leftovers = state.has_come.then(|| state.take_if_kept())?;
-        self.notify(state);
-        Some(leftovers)
+        Some(self.lock()).filter(|state| state.has_come).map(|state| self.take_from(state))
     }
 
-    /// Waits for the end, and takes the leftovers; `None` if it has not come by then.
-    pub(crate) fn wait(&self, until: Option<Instant>) -> Option<Vec<Leftover>> {
-        let mut state = while_waiting(|| self.wait_while(until, |state| !state.is_ready()))?;
-        let leftovers = state.take_if_kept();
-        self.notify(state); // nobody waits any more for series that were taken in their runs, nor the tick thread
-        Some(leftovers)
+    /// Waits for the end, and takes the leftovers; `None` if it has not come in time.
+    pub(crate) fn wait(&self, timeout: Duration) -> Option<Vec<Leftover>> {
+        while_waiting(|| self.wait_for(timeout, State::is_ready)).map(|state| self.take_from(state))
     }
 
-    /// Waits until the end has come and no run is in progress. Returns false if that is not so by then.
-    pub(crate) fn wait_for_runs(&self, until: Option<Instant>) -> bool {
-        let is_over = |state: &mut State| state.has_come && state.has_no_runs();
-        while_waiting(|| self.wait_while(until, |state| !is_over(state))).is_some()
+    /// Waits until the end has come and no run is in progress. Returns false if that is not so in time.
+    pub(crate) fn wait_for_runs(&self, timeout: Duration) -> bool {
+        while_waiting(|| self.wait_for(timeout, State::is_over)).is_some()
     }
 
-    fn wait_while(
+    fn wait_for(
         &self,
-        until: Option<Instant>,
-        mut holds_up: impl FnMut(&mut State) -> bool,
+        timeout: Duration,
+        has_come: impl Fn(&State) -> bool,
     ) -> Option<MutexGuard<'_, State>> {
+        let until = Instant::now().checked_add(timeout);
         let mut state = self.lock();
-        let mut looks = false;
-        loop {
-            if !holds_up(&mut state) {
-                return Some(state);
-            }
-            // Not every end of a run wakes this thread: a runner that has not seen the stop tells nobody. So once the
-            // end has come, this thread also looks by itself.
-            looks = looks || state.has_come;
+        while !has_come(&state) {
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
                 return None;
             }
-            state = if IS_MODEL || (left.is_none() && !looks) {
-                self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
-            } else {
-                let most = if looks { LOOK } else { Duration::MAX };
-                let left = left.unwrap_or(most).min(most);
-                let woken = self.changed.wait_timeout(state, left);
-                woken.unwrap_or_else(PoisonError::into_inner).0
+            // Not every end of a run wakes this thread: a runner that has not seen the stop tells nobody. So once the
+            // end has come, this thread also looks by itself.
+            let look = state.has_come.then_some(LOOK);
+            state = match left.into_iter().chain(look).min() {
+                Some(most) if !IS_MODEL => {
+                    let woken = self.changed.wait_timeout(state, most);
+                    woken.unwrap_or_else(PoisonError::into_inner).0
+                }
+                _ => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
             };
         }
+        Some(state)
     }
 
     /// Takes the leftovers if the end has come. Otherwise the waker is woken when it comes.
-    pub(crate) fn poll(&self, waiter: &mut Option<u64>, waker: &Waker) -> Poll<Vec<Leftover>> {
+    pub(crate) fn poll(&self, waiter: &mut Option<Ticket>, waker: &Waker) -> Poll<Vec<Leftover>> {
         let mine = waker.clone(); // it may run a user's code, so it comes before the lock (S11)
         // A poll inside of a run makes that run wait, and other closes must not wait for it. Noted before the look, as in `wait`.
         waits_from_now_on();
         let mut state = self.lock();
         if state.is_ready() {
-            let leftovers = state.take_if_kept();
-            self.notify(state);
+            let leftovers = self.take_from(state);
             quietly(|| drop(mine)); // its panic must not cost the caller the leftovers
             return Poll::Ready(leftovers);
         }
-        // By its number, a later poll of the same waiter replaces its waker.
-        let number = *waiter.get_or_insert_with(|| {
-            state.next_waiter += 1;
-            state.next_waiter
-        });
-        let replaced = state.wakers.insert(number, mine);
+        let ticket = *waiter.get_or_insert_with(|| state.waiters.join());
+        let replaced = state.waiters.set_asleep(ticket, None, mine);
         drop(state);
         quietly(|| drop(replaced));
         Poll::Pending
     }
 
     /// Gives back the waker that a waiter has left, if it has not been woken.
-    pub(crate) fn forget(&self, waiter: u64) -> Option<Waker> {
-        self.lock().wakers.remove(&waiter)
+    pub(crate) fn forget(&self, waiter: Ticket) -> Option<Waker> {
+        self.lock().waiters.leave(waiter, None).0
     }
 }

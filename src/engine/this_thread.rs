@@ -1,43 +1,10 @@
-//! What the calling thread does for schedulers: the tasks that it runs, the engines that it turns, and the engines that
-//! hold its wakers back. All of it is thread-local, but for a list of the runs that wait for the end of a scheduler.
+//! What the calling thread does for schedulers: the tasks that it runs, and the engines that it turns. All of it is
+//! thread-local, but for a list of the runs that wait for the end of a scheduler.
 
 use std::cell::{Cell, RefCell};
 
-use crate::backpressure::Wait;
 use crate::platform::sync::{Mutex, global, lock, thread_local};
 use crate::wheel::entry::{SchedulerId, TaskKey};
-
-// ----- back-pressure -----------------------------------------------------------------------------
-
-thread_local! {
-    /// The schedulers that hold the wakers of this thread back (PRESSURE-3).
-    static WAITS: RefCell<Vec<(SchedulerId, Wait)>> = const { RefCell::new(Vec::new()) };
-}
-
-/// Returns true if some scheduler holds the wakers of this thread back.
-#[inline]
-pub(super) fn is_held_back() -> bool {
-    // A thread that is about to end has lost the list already, and is not held back any more.
-    WAITS.try_with(|waits| !waits.borrow().is_empty()).unwrap_or(false)
-}
-
-/// Notes that this scheduler begins to hold the wakers of this thread back.
-pub(super) fn note_wait(scheduler: SchedulerId, wait: Wait) {
-    let _ = WAITS.try_with(|waits| waits.borrow_mut().push((scheduler, wait)));
-}
-
-/// Returns true if this scheduler still holds the wakers of this thread back, which `goes_on` tells.
-pub(super) fn waits_on(scheduler: SchedulerId, mut goes_on: impl FnMut(&mut Wait) -> bool) -> bool {
-    let waits_on = WAITS.try_with(|waits| {
-        let mut waits = waits.borrow_mut();
-        // Waits of other schedulers are only looked at for their age, so that none is kept for ever.
-        waits.retain_mut(
-            |(of, wait)| if *of == scheduler { goes_on(wait) } else { !wait.is_over() },
-        );
-        waits.iter().any(|(of, _)| *of == scheduler)
-    });
-    waits_on.unwrap_or(false) // as in `is_held_back`
-}
 
 // ----- runs ------------------------------------------------------------------------------------
 
@@ -54,7 +21,7 @@ struct Here {
 
 thread_local! {
     static HERE: Here = const { Here { run: Cell::new(None), has_polled: Cell::new(false) } };
-    /// The tasks that it runs around that one.
+    /// The tasks that it runs around that one, and the engines that it turns. A turn has no task.
     static OUTER: RefCell<Vec<Run>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -110,7 +77,8 @@ fn is_any_run(is_meant: impl Fn(&Run) -> bool) -> bool {
 fn all_runs() -> Vec<TaskKey> {
     let Some(inner) = current() else { return Vec::new() };
     let outer = OUTER.try_with(|runs| runs.borrow().clone()).unwrap_or_default();
-    outer.into_iter().chain([inner]).map(|(_, key)| key).collect()
+    let runs = outer.into_iter().chain([inner]).map(|(_, key)| key);
+    runs.filter(|key| *key != TaskKey::NONE).collect()
 }
 
 // ----- runs that wait for the end of a scheduler ------------------------------------------------------
@@ -126,9 +94,6 @@ global!(WAITING: Mutex<Vec<TaskKey>> = Mutex::new(Vec::new()));
 pub(super) fn while_waiting<R>(wait: impl FnOnce() -> R) -> R {
     // Noted before the first look, so of two closes inside of runs at least one sees the other.
     let runs = all_runs();
-    if runs.is_empty() {
-        return wait();
-    }
     lock(&WAITING).extend(&runs);
     let result = wait();
     let mut waiting = lock(&WAITING);
@@ -167,33 +132,33 @@ pub(super) fn holds_up(key: TaskKey) -> bool {
 
 // ----- turns -----------------------------------------------------------------------------------
 
-thread_local! {
-    /// The schedulers whose engines this thread turns, the innermost last.
-    static TURNING: RefCell<Vec<SchedulerId>> = const { RefCell::new(Vec::new()) };
-}
-
 /// Marks the calling thread as the one that turns this scheduler's engine, until it is dropped.
 pub(crate) struct TurningMark(());
 
 impl TurningMark {
     pub(crate) fn new(scheduler: SchedulerId) -> TurningMark {
-        let _ = TURNING.try_with(|turning| turning.borrow_mut().push(scheduler));
+        let _ = OUTER.try_with(|runs| runs.borrow_mut().push((scheduler, TaskKey::NONE)));
         TurningMark(())
     }
 }
 
 impl Drop for TurningMark {
     fn drop(&mut self) {
-        let _ = TURNING.try_with(|turning| turning.borrow_mut().pop());
+        let _ = OUTER.try_with(|runs| runs.borrow_mut().pop());
     }
 }
 
 /// Returns true if the calling thread is inside a turn of some scheduler's engine.
 pub(crate) fn is_turning() -> bool {
-    TURNING.try_with(|turning| !turning.borrow().is_empty()).unwrap_or(false)
+    is_any_turn(|_| true)
 }
 
 /// Returns true if the calling thread is inside a turn of this scheduler's engine.
 pub(super) fn is_turning_one(scheduler: SchedulerId) -> bool {
-    TURNING.try_with(|turning| turning.borrow().contains(&scheduler)).unwrap_or(false)
+    is_any_turn(|here| here == scheduler)
+}
+
+fn is_any_turn(is_meant: impl Fn(SchedulerId) -> bool) -> bool {
+    let is_one = |(here, key): &Run| *key == TaskKey::NONE && is_meant(*here);
+    OUTER.try_with(|runs| runs.borrow().iter().any(is_one)).unwrap_or(false)
 }

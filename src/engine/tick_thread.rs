@@ -12,83 +12,62 @@ use crate::platform::panics::caught;
 use crate::platform::sleep::wake_on_time;
 use crate::platform::sync;
 
+/// How long the thread rests instead of a sleep if the clock has panicked. It is asked again after that (S17).
+const NAP: Duration = Duration::from_millis(20);
+
 /// Starts the thread that turns this engine until the scheduler ends.
 pub(crate) fn spawn(engine: Engine, sleeper: Sleeper, name: &str) -> io::Result<()> {
-    let ticker = Ticker { engine, sleeper, faults: 0 };
     let run = move || {
         // By default the system may delay the wake-ups of a thread, to save power.
         wake_on_time();
-        ticker.run();
+        turn_until_the_end(engine, &sleeper);
     };
     let name = name.replace('\0', ""); // std would panic
     sync::spawn(name, run)
 }
 
-struct Ticker {
-    engine: Engine,
-    sleeper: Sleeper,
-    /// How often in a row the clock has panicked instead of a sleep.
-    faults: u32,
+fn turn_until_the_end(mut engine: Engine, sleeper: &Sleeper) {
+    // Observers and clocks run on the tick thread between the turns, too (S21).
+    let _mark = TurningMark::new(engine.shared.id);
+    let turn = || loop {
+        let cut = engine.cut();
+        match engine.turn(cut) {
+            Next::Again => {}
+            Next::At(at) => sleep(&mut engine, sleeper, at),
+            Next::Ended => break,
+        }
+    };
+    // User code does not unwind to here (S17), so a panic is a fault of ours.
+    if let Err(fault) = caught(turn) {
+        engine.fail(fault);
+    }
+    // Closures that nobody takes are dropped here, and not by a caller that only drops its last handle (S24).
+    engine.shared.drop_leftovers(engine.shared.termination.attend());
 }
 
-/// A nap instead of a sleep is 2 ms long, then 4, and so on, up to 64.
-const MOST_FAULTS: u32 = 6;
-
-impl Ticker {
-    fn run(mut self) {
-        // Observers and clocks run on the tick thread between the turns, too (S21).
-        let _mark = TurningMark::new(self.engine.shared.id);
-        let turn_until_the_end = || loop {
-            let cut = self.engine.cut();
-            match self.engine.turn(cut) {
-                Next::Again => {}
-                Next::At(at) => self.sleep(Some(at)),
-                Next::Idle => self.sleep(None),
-                Next::Ended => break,
-            }
-        };
-        // User code does not unwind to here (S17), so a panic is a fault of ours.
-        if let Err(fault) = caught(turn_until_the_end) {
-            self.engine.fail(fault);
-        }
-        // Closures that nobody takes are dropped here, and not by a caller that only drops its last handle (S24).
-        self.engine.shared.drop_leftovers(self.engine.shared.termination.attend());
+/// Sleeps until then, unless what has come in since the turn cannot wait.
+fn sleep(engine: &mut Engine, sleeper: &Sleeper, until: Moment) {
+    // The clock has panicked in the turn, so nothing is known about when to wake. A stop ends the nap, because the sleeper
+    // keeps the token of its ring.
+    if engine.is_blind {
+        return sleeper.sleep_for(NAP);
     }
-
-    /// Sleeps, unless what has come in since the turn cannot wait.
-    fn sleep(&mut self, until: Option<Moment>) {
-        // The clock has panicked in the turn, so nothing is known about when to wake.
-        if self.engine.is_blind {
-            return self.nap();
-        }
-        let until_instant = until.map(|at| self.engine.shared.watch.timeline.instant(at));
-        self.engine.shared.hooks.observe(|observer| observer.will_sleep(until_instant));
-        let threshold = until.map_or(Moment::NEVER, |at| self.engine.threshold(at));
-        self.engine.shared.will_wake_at(until.unwrap_or(Moment::NEVER));
-        // Arm, look, sleep, in this order (WAKE-1). A task that comes in after the arming rings by itself, so a flow
-        // of tasks that are due later does not keep the thread awake (WAKE-5).
-        self.engine.shared.bell.arm(threshold);
-        if !self.engine.can_wait(threshold) {
-            self.engine.shared.bell.disarm();
-            return;
-        }
-        let slept = self.engine.shared.ask_clock(|clock| clock.sleep(&self.sleeper, until_instant));
-        self.engine.shared.bell.disarm();
-        match slept {
-            Some(()) => self.faults = 0,
-            None => self.nap(),
-        }
-        self.engine.shared.wakeups.add(1);
-        self.engine.shared.hooks.observe(Observer::woke);
+    let instant = engine.shared.watch.timeline.instant_if_any(until);
+    engine.shared.hooks.observe(|observer| observer.will_sleep(instant));
+    // Arm, look, sleep, in this order (WAKE-1). A task that comes in after the arming rings by itself, so a flow of tasks
+    // that are due later does not keep the thread awake (WAKE-5).
+    let threshold = engine.arm(until);
+    if !engine.can_wait(threshold) {
+        engine.shared.bell.disarm();
+        return;
     }
-
-    /// Waits a little without the clock, which has panicked, and is asked again after that (S17).
-    #[cold]
-    fn nap(&mut self) {
-        // A stop ends the nap, because the sleeper keeps the token of its ring.
-        self.faults = (self.faults + 1).min(MOST_FAULTS);
-        self.sleeper.sleep_for(Duration::from_millis(1 << self.faults));
+    let slept = engine.shared.ask_clock(|clock| clock.sleep(sleeper, instant));
+    engine.shared.bell.disarm();
+    if slept.is_none() {
+        sleeper.sleep_for(NAP);
     }
+    engine.shared.wakeups.add(1);
+    engine.shared.hooks.observe(Observer::woke);
 }
 
 #[cfg(all(test, not(loom)))]
@@ -103,7 +82,6 @@ mod tests {
     use crate::clock::timeline::Timeline;
     use crate::engine::Precision;
     use crate::engine::shared::Shared;
-    use crate::engine::termination::deadline_after;
     use crate::error::ScheduleError;
     use crate::executor::Inline;
     use crate::observe::{Hooks, PanicHook};
@@ -147,7 +125,7 @@ mod tests {
         let shared = Arc::clone(&engine.shared);
         spawn(engine, sleeper, "faulty").expect("a thread");
 
-        let leftovers = shared.termination.wait(None).expect("it comes to its end");
+        let leftovers = shared.termination.wait(Duration::MAX).expect("it comes to its end");
         assert_eq!(leftovers.len(), 3);
         assert!(matches!(schedule(&shared, 1), Err(ScheduleError::Closed)));
         let (name, message) = reports.recv().expect("it is told");
@@ -171,8 +149,8 @@ mod tests {
         engine.executor = None; // as a shutdown that was broken off leaves it
         spawn(engine, sleeper, "faulty").expect("a thread");
 
-        let leftovers = shared.termination.wait(deadline_after(Duration::from_secs(60)));
-        assert!(leftovers.expect("it comes to its end").is_empty());
+        let leftovers = shared.termination.wait(Duration::from_secs(60));
+        assert_eq!(leftovers.expect("it comes to its end").len(), 3);
         assert!(matches!(schedule(&shared, 1), Err(ScheduleError::Closed)));
         reports.recv().expect("it is told");
     }
@@ -192,8 +170,8 @@ mod tests {
         engine.incoming.push(Entry::new(key.slot, key.birth(), deadline, false, runner, false));
         spawn(engine, sleeper, "faulty").expect("a thread");
 
-        let leftovers = shared.termination.wait(deadline_after(Duration::from_secs(60)));
-        assert!(leftovers.expect("it comes to its end").is_empty());
+        let leftovers = shared.termination.wait(Duration::from_secs(60));
+        assert_eq!(leftovers.expect("it comes to its end").len(), 3);
         let (name, message) = reports.recv().expect("it is told");
         assert!(name.contains("tick thread") && message.is_some_and(|it| it.contains("left")));
         assert_eq!(reports.try_iter().count(), 0, "the first fault alone");

@@ -53,7 +53,8 @@ pub struct PoolThreads {
 thread_local! {
     /// The number of the pool that the calling thread belongs to, or zero.
     static POOL: Cell<u64> = const { Cell::new(0) };
-    /// The addresses of the tasks that the calling thread runs: several, if a task turns a driver whose tasks run in it.
+    /// The addresses of the tasks that the calling thread runs: several, if a task turns a driver whose tasks run in it. And
+    /// those of the delay queues whose `with` has called a closure.
     static TASKS: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -99,6 +100,12 @@ pub(crate) fn while_running<R>(task: usize, run: impl FnOnce() -> R) -> R {
     let result = run();
     let _ = TASKS.try_with(|tasks| tasks.borrow_mut().pop());
     result
+}
+
+/// Returns true if the calling thread runs the task at this address.
+pub(crate) fn runs_here(task: usize) -> bool {
+    // A thread that ends may have dropped the list, and runs no task then.
+    TASKS.try_with(|tasks| tasks.borrow().contains(&task)).unwrap_or(false)
 }
 
 /// All waits of pool threads that have no timeout. A thread that waits with a timeout will go on.

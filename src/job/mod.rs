@@ -24,8 +24,8 @@
 //! - User code runs, and is dropped, while nothing is locked. Its panics are caught and reported.
 //! - JOB-3 A job stops being pending (S25) once: a one-shot with the step out of `Waiting`, a series with the step to
 //!   `LastRun`, `Done` or `Cancelled`, whichever comes first.
-//! - A job tells its owner once that it has ended, after its closure was dropped. Whatever ends it tells the result: its
-//!   last run, a withdrawal, or a cancel, of a series also while it runs. So nobody waits for a result in vain.
+//! - Whatever ends a job tells the result, after its closure was dropped: its last run, a withdrawal, or a cancel. A cancel of
+//!   a series that runs tells it at once. So nobody waits for a result in vain.
 //! - JOB-5 An owner queues a series again under the job's lock, together with the step to `Waiting`. So a later cancel
 //!   or reset finds the job in the queue. The owner's lock is taken inside of the job's, never the other way round.
 //! - JOB-6 A reset moves the job in its owner's queue, or notes the time of the next run of a series that runs, under the
@@ -70,9 +70,6 @@ pub(crate) trait Owner: Send + Sync {
 
     /// Removes a job that has ended before its turn, now or later. The job may have left already.
     fn remove(&self, position: &AtomicPosition);
-
-    /// A job has ended, in whatever way, and its closure was dropped. Called once.
-    fn has_ended(&self) {}
 
     /// Returns when a queued job is due. Called with the job's lock held, so it calls no user code.
     fn deadline(&self, position: &AtomicPosition) -> Option<Due>;
@@ -255,7 +252,6 @@ impl<W: Work, L: OwnerRef<W::Output>> Job<W, L> {
                 owner.remove(&self.position); // first, or more would wait than the limit allows
                 owner.limit().leave(); // JOB-3: it has left `Waiting`
                 owner.hook().catch(work.name(), || drop(work));
-                owner.has_ended(); // last of all, when the closure was dropped
             }
             // The owner ends, with all its jobs, so nobody needs to be told.
             None => _ = PanicHook::default().catch(work.name(), || drop(work)),
@@ -302,7 +298,6 @@ impl<W: Work, L: OwnerRef<W::Output>> Run<L::Owner> for Job<W, L> {
             owner.hook().catch(rest.name(), || drop(rest));
         }
         self.is_over.store(true, Ordering::Release);
-        owner.has_ended(); // last of all, when the closure was dropped
         self.owner.tell(ran.err().unwrap_or(End::Cancelled));
         Ran::ForTheLastTime
     }

@@ -1,13 +1,14 @@
 //! The settings of a pool.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use super::scheduled::ScheduledThreadPool;
 use super::shared::Shared;
 use crate::platform::impls::impl_debug;
+use crate::platform::sync::lock_std;
 use crate::{BuildError, Clock, PanicHook, SystemClock, TaskPanic};
 
 /// The settings of a [`ScheduledThreadPool`], from [`ScheduledThreadPool::builder`]. The pool keeps them.
@@ -18,7 +19,8 @@ pub struct PoolBuilder {
     pub(super) keep_alive: Option<Duration>,
     pub(super) name: Option<String>,
     pub(super) factory: ThreadFactory,
-    pub(super) policy: ShutdownPolicy,
+    /// The pool keeps it here, and changes it.
+    pub(super) policy: Mutex<ShutdownPolicy>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) on_panic: PanicHook,
     pub(super) max_pending: Option<usize>,
@@ -41,7 +43,7 @@ impl Default for PoolBuilder {
             keep_alive: None,
             name: None,
             factory: Box::new(|builder, work| builder.spawn(work).map(drop)),
-            policy: ShutdownPolicy::default(),
+            policy: Mutex::default(),
             clock: Arc::new(SystemClock),
             on_panic: PanicHook::default(),
             max_pending: None,
@@ -136,7 +138,7 @@ impl PoolBuilder {
 
     /// Sets what happens to waiting tasks at a shutdown.
     pub fn shutdown_policy(self, policy: ShutdownPolicy) -> PoolBuilder {
-        PoolBuilder { policy, ..self }
+        PoolBuilder { policy: Mutex::new(policy), ..self }
     }
 
     /// Sets the clock of all deadlines. By default, it is the system's clock.
@@ -233,7 +235,7 @@ impl_debug!(PoolBuilder, self,
     core_threads: self.core,
     keep_alive: self.keep_alive,
     thread_name: self.name,
-    shutdown_policy: self.policy,
+    shutdown_policy: *lock_std(&self.policy),
     max_pending: self.max_pending
 );
 
@@ -269,14 +271,6 @@ impl ShutdownPolicy {
     #[must_use]
     pub fn continue_periodic(self, yes: bool) -> Self {
         ShutdownPolicy { continue_periodic: yes, ..self }
-    }
-
-    pub(super) fn bits(self) -> u64 {
-        u64::from(self.run_delayed) | u64::from(self.continue_periodic) << 1
-    }
-
-    pub(super) fn from_bits(bits: u64) -> ShutdownPolicy {
-        ShutdownPolicy { run_delayed: bits & 1 != 0, continue_periodic: bits & 2 != 0 }
     }
 }
 

@@ -101,6 +101,8 @@ struct State<T> {
     waiters: WaitList<Instant>,
     /// In a closed queue nothing is due, and no taker waits.
     is_closed: bool,
+    /// No taker waits for the next offer: see [`end_when_empty`](DelayedWorkQueue::end_when_empty).
+    ends_when_empty: bool,
     /// How many items takers have taken.
     taken: u64,
 }
@@ -158,7 +160,8 @@ impl<T> DelayedWorkQueue<T> {
     pub fn with_clock(clock: impl Clock) -> DelayedWorkQueue<T> {
         let epoch = Epoch::new(clock.now());
         let wheel = Wheel::with_granularity(BUCKETS, GRANULARITY, Epoch::START);
-        let state = State { wheel, epoch, waiters: WaitList::new(), is_closed: false, taken: 0 };
+        let (waiters, is_closed, ends_when_empty) = (WaitList::new(), false, false);
+        let state = State { wheel, epoch, waiters, is_closed, ends_when_empty, taken: 0 };
         let number = QUEUES.fetch_add(1, Ordering::Relaxed);
         DelayedWorkQueue { clock: Box::new(clock), number, state: Mutex::new(state) }
     }
@@ -194,23 +197,25 @@ impl<T> DelayedWorkQueue<T> {
     #[inline] // without it the compiler decides by what else is in the program, and a call takes 23 instructions
     pub fn offer(&self, deadline: Instant, item: T) -> Result<Key, T> {
         let mut at = WheelKey::NONE;
-        self.offer_noted(deadline, item, None, |key| at = key)?;
+        self.offer_noted(deadline, item, None, |_| true, |key| at = key)?;
         Ok(Key { queue: self.number, at })
     }
 
-    /// Puts an item in, as [`offer`](DelayedWorkQueue::offer) does, and calls `note` before anybody can take the item.
-    /// `note` runs under the lock, so it must not be user code (QUEUE-4). `now`: what is due by then, is due at once, and is
-    /// looked for: if the queue has more than [`SHORT`] items, no taker waits, and the head is due, its deadline is returned.
+    /// Puts an item in, as [`offer`](DelayedWorkQueue::offer) does, and calls `note` before anybody can take the item. Returns
+    /// the item also if `may_enter` says no. It is told whether the queue ends when it is empty. Both run under the lock, so
+    /// they must not be user code (QUEUE-4). Returns whether a taker waits. `now`: what is due by then, is due at once, and is
+    /// looked for: if the queue has more than [`SHORT`] items, no taker waits, and the head is due, returns its deadline, too.
     #[inline] // without it a task of a pool costs 40 instructions more
     pub(crate) fn offer_noted(
         &self,
         deadline: Instant,
         item: T,
         now: Option<Instant>,
+        may_enter: impl FnOnce(bool) -> bool,
         note: impl FnOnce(WheelKey),
-    ) -> Result<Option<Instant>, T> {
+    ) -> Result<(bool, Option<Instant>), T> {
         let mut state = self.lock();
-        if state.is_closed {
+        if state.is_closed || !may_enter(state.ends_when_empty) {
             return Err(item);
         }
         let tick = if now.is_some_and(|now| deadline <= now) {
@@ -222,11 +227,12 @@ impl<T> DelayedWorkQueue<T> {
         note(key);
         let leader = state.waiters.leader_to_wake(deadline); // if the item is the head (WAKE-2)
         // A queue for which a taker waits is not behind.
-        let now = now.filter(|_| state.wheel.len() > SHORT && state.waiters.is_empty());
+        let has_taker = !state.waiters.is_empty();
+        let now = now.filter(|_| state.wheel.len() > SHORT && !has_taker);
         let due = now.and_then(|now| state.first_due(now));
         drop(state);
         leader.into_iter().for_each(Waker::wake);
-        Ok(due)
+        Ok((has_taker, due))
     }
 
     /// Returns roughly how many items are overdue, or 0 if the first is due after `head_by`, and how many were ever taken.
@@ -240,13 +246,7 @@ impl<T> DelayedWorkQueue<T> {
 
     /// Waits until the first item is due, and takes it out. Returns `None` if the queue is closed.
     pub fn take(&self) -> Option<T> {
-        self.wait(None, false)
-    }
-
-    /// Waits, as [`take`](DelayedWorkQueue::take) does, as long as the queue has items. A thread that takes one out in
-    /// another way has to [wake](DelayedWorkQueue::wake_takers) the taker.
-    pub(crate) fn take_unless_empty(&self) -> Option<T> {
-        self.wait(None, true)
+        self.wait(None)
     }
 
     /// Takes the first item out if it is due, without waiting.
@@ -270,13 +270,13 @@ impl<T> DelayedWorkQueue<T> {
     /// # Ok::<(), &str>(())
     /// ```
     pub fn poll_timeout(&self, timeout: Duration) -> Option<T> {
-        self.wait(Some(timeout), false)
+        self.wait(Some(timeout))
     }
 
-    fn wait(&self, timeout: Option<Duration>, unless_empty: bool) -> Option<T> {
+    fn wait(&self, timeout: Option<Duration>) -> Option<T> {
         let now = self.clock.now(); // before the lock, so it may be old, but is never ahead of the clock
         let end = timeout.and_then(|timeout| now.checked_add(timeout));
-        let found = self.lock().look(now, end, unless_empty);
+        let found = self.lock().look(now, end);
         if let Break(item) = found {
             return item;
         }
@@ -285,7 +285,7 @@ impl<T> DelayedWorkQueue<T> {
             loop {
                 let (now, waker) = (self.clock.now(), sleeper.waker());
                 let mut state = self.lock();
-                if let Break(item) = state.look(now, end, unless_empty) {
+                if let Break(item) = state.look(now, end) {
                     return item;
                 }
                 // The leader sleeps towards the head's deadline, and everybody towards their own end.
@@ -322,11 +322,16 @@ impl<T> DelayedWorkQueue<T> {
     /// # Ok::<(), &str>(())
     /// ```
     pub fn remove(&self, key: Key) -> Option<T> {
-        if key.queue == self.number { self.remove_at(key.at) } else { None }
+        let is_mine = key.queue == self.number;
+        if is_mine { self.remove_at(key.at).map(|(item, _)| item) } else { None }
     }
 
-    pub(crate) fn remove_at(&self, key: WheelKey) -> Option<T> {
-        self.lock().wheel.remove(key) // which wakes nobody (WAKE-2)
+    /// Takes an item out, and returns true with it if the queue [is over](DelayedWorkQueue::is_over) then. In that case the
+    /// caller has to [wake](DelayedWorkQueue::wake_takers) the takers.
+    pub(crate) fn remove_at(&self, key: WheelKey) -> Option<(T, bool)> {
+        let mut state = self.lock();
+        let item = state.wheel.remove(key)?; // which wakes nobody (WAKE-2)
+        Some((item, state.is_over()))
     }
 
     /// Moves an item to another deadline, due or not, in O(1). Returns its key, which stays the same, or `None` if it is gone
@@ -353,19 +358,20 @@ impl<T> DelayedWorkQueue<T> {
     /// ```
     pub fn reset(&self, key: Key, deadline: Instant) -> Option<Key> {
         let is_mine = key.queue == self.number;
-        (is_mine && self.reset_at(key.at, deadline, |_| true)).then_some(key)
+        (is_mine && self.reset_at(key.at, deadline, |_, _| true)).then_some(key)
     }
 
-    /// Moves an item, as [`reset`](DelayedWorkQueue::reset) does, if `may_move` allows it, which runs under the lock, so it
-    /// must not be user code (QUEUE-4).
+    /// Moves an item, as [`reset`](DelayedWorkQueue::reset) does, if `may_move` allows it. It is told whether the queue ends
+    /// when it is empty, and runs under the lock, so it must not be user code (QUEUE-4).
     pub(crate) fn reset_at(
         &self,
         key: WheelKey,
         deadline: Instant,
-        may_move: impl FnOnce(&T) -> bool,
+        may_move: impl FnOnce(&T, bool) -> bool,
     ) -> bool {
         let mut state = self.lock();
-        if !state.wheel.get(key).is_some_and(may_move) {
+        let is_ending = state.ends_when_empty;
+        if !state.wheel.get(key).is_some_and(|item| may_move(item, is_ending)) {
             return false;
         }
         let tick = state.epoch.number(deadline);
@@ -384,12 +390,6 @@ impl<T> DelayedWorkQueue<T> {
     pub fn next_deadline(&self) -> Option<Instant> {
         let mut state = self.lock();
         state.wheel.next_expiry().map(|tick| state.epoch.instant(tick))
-    }
-
-    /// Returns the time until the earliest deadline, or somewhat less; zero if an item is due or there is none.
-    pub(super) fn time_to_next(&self) -> Duration {
-        let next = self.lock().not_before();
-        next.map_or(Duration::ZERO, |next| next.saturating_duration_since(self.clock.now()))
     }
 
     /// Returns the number of items, due or not. It works on a closed queue too.
@@ -446,6 +446,12 @@ impl<T> DelayedWorkQueue<T> {
         self.wake_takers();
     }
 
+    /// Returns true if the queue has items, and no taker waits for them.
+    pub(super) fn needs_taker(&self) -> bool {
+        let state = self.lock();
+        state.waiters.is_empty() && !state.wheel.is_empty()
+    }
+
     /// Has all takers that wait look again.
     pub(crate) fn wake_takers(&self) {
         let all = self.lock().waiters.all_to_wake();
@@ -455,6 +461,23 @@ impl<T> DelayedWorkQueue<T> {
     /// Returns true if the queue has been closed.
     pub fn is_closed(&self) -> bool {
         self.lock().is_closed
+    }
+
+    /// Lets a taker go, with `None`, if it finds the queue empty. A thread that takes the last item has to
+    /// [wake](DelayedWorkQueue::wake_takers) those that wait.
+    pub(crate) fn end_when_empty(&self) {
+        self.lock().ends_when_empty = true;
+    }
+
+    /// Returns true if the queue is closed, or ends when it is empty.
+    pub(crate) fn is_ending(&self) -> bool {
+        let state = self.lock();
+        state.is_closed || state.ends_when_empty
+    }
+
+    /// Returns true if no taker waits for items any more.
+    pub(crate) fn is_over(&self) -> bool {
+        self.lock().is_over()
     }
 
     /// Takes all items out, due or not, by deadline, and at equal deadlines in the order of the offers.
@@ -524,17 +547,16 @@ impl<T> DelayedWorkQueue<T> {
 
 impl<T> State<T> {
     /// Breaks, with an item or without one, if a taker has nothing to wait for.
-    fn look(
-        &mut self,
-        now: Instant,
-        end: Option<Instant>,
-        unless_empty: bool,
-    ) -> ControlFlow<Option<T>> {
+    fn look(&mut self, now: Instant, end: Option<Instant>) -> ControlFlow<Option<T>> {
         if let Some(item) = self.take_due(now) {
             return Break(Some(item));
         }
-        let is_over = self.is_closed || end.is_some_and(|end| end <= now);
-        if is_over || unless_empty && self.wheel.is_empty() { Break(None) } else { Continue(()) }
+        let is_over = self.is_over() || end.is_some_and(|end| end <= now);
+        if is_over { Break(None) } else { Continue(()) }
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_closed || self.ends_when_empty && self.wheel.is_empty()
     }
 
     fn take_due(&mut self, now: Instant) -> Option<T> {

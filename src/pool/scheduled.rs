@@ -281,7 +281,7 @@ impl ScheduledThreadPool {
 
     /// Returns what happens to waiting tasks at a shutdown.
     pub fn shutdown_policy(&self) -> ShutdownPolicy {
-        self.shared().lifecycle.policy()
+        self.shared().policy()
     }
 
     /// Sets what happens to waiting tasks at a shutdown. After a shutdown, tasks that may no longer run are withdrawn.
@@ -309,7 +309,7 @@ impl ScheduledThreadPool {
 
     /// Returns true if the pool refuses tasks because it is shut down.
     pub fn is_shutdown(&self) -> bool {
-        self.shared().lifecycle.is_shut()
+        self.shared().queue.is_ending()
     }
 
     /// Returns true if the pool is shut down and all of its threads have ended.
@@ -338,7 +338,7 @@ impl Executor for ScheduledThreadPool {
         let enqueued = shared.enqueue(now, now, false, task);
         enqueued.map(drop).map_err(|(reason, task)| match reason {
             // For good, because nothing reopens a pool (S30).
-            ScheduleError::Closed if shared.lifecycle.is_shut_now() => Rejected::for_good(task),
+            ScheduleError::Closed if shared.queue.is_closed() => Rejected::for_good(task),
             ScheduleError::Closed => {
                 Rejected::finishing(task, shared.threads.pool.has_this_thread())
             }

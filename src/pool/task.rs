@@ -18,7 +18,7 @@ use super::future::{JoinError, Joinable, PanicPayload, ResultCell};
 use super::shared::{QueuedTask, Shared};
 use crate::backpressure::PendingLimit;
 use crate::executor::deadlock::{Waiting, wait_for};
-use crate::job::{AtomicPosition, Due, End, Job, Next, Owner, OwnerRef, Ran, Work};
+use crate::job::{AtomicPosition, Due, End, Job, Next, Owner, OwnerRef, Position, Ran, Work};
 use crate::observe::trace;
 use crate::{Cancel, Cancellable, PanicHook};
 
@@ -52,11 +52,12 @@ impl<T: Send + 'static> OwnerRef<T> for Returns<T> {
 pub(super) fn run(shared: &Shared, task: QueuedTask) {
     let mut is_in = true;
     let mut put_back = |Next { due, ended }| {
-        // A shutdown may have searched the queue while the task ran, so it is asked again afterwards.
-        let may_repeat = || shared.lifecycle.may_repeat();
-        // Not by the plan alone.
-        let offer = || shared.offer(Arc::clone(&task), task.position(), due.max(ended), ended);
-        is_in = may_repeat() && offer().is_ok() && may_repeat();
+        let due = due.max(ended); // not by the plan alone
+        // Asked under the queue's lock: the search of a shutdown, or of a new policy, comes before it, or finds the task.
+        let may_repeat = |is_shut| shared.may_run(is_shut, true, false);
+        let note = |key| task.position().set(Position::Delayed(key));
+        let queue = &shared.queue;
+        is_in = queue.offer_noted(due, Arc::clone(&task), Some(ended), may_repeat, note).is_ok();
     };
     if task.run(shared, &mut put_back) == Ran::Again && !is_in {
         task.withdraw();
@@ -92,11 +93,10 @@ impl Owner for Shared {
     }
 
     fn remove(&self, position: &AtomicPosition) {
-        drop(self.queue.remove_at(position.key()));
-    }
-
-    fn has_ended(&self) {
-        self.leave();
+        let removed = self.queue.remove_at(position.key());
+        if removed.is_some_and(|(_task, is_over)| is_over) {
+            self.look_again(); // the threads have nothing to wait for any more
+        }
     }
 
     fn deadline(&self, position: &AtomicPosition) -> Option<Due> {
@@ -106,12 +106,13 @@ impl Owner for Shared {
     fn move_to(&self, position: &AtomicPosition, deadline: Instant) -> Option<()> {
         // A shutdown that runs nothing delayed leaves what is due in the queue. That task must not become delayed again. Asked
         // under the queue's lock, so that the search of a shutdown comes before it, or finds the task where it was moved.
-        let may_move = |task: &QueuedTask| self.lifecycle.may_run(task.is_periodic(), false);
+        let may_move =
+            |task: &QueuedTask, is_shut| self.may_run(is_shut, task.is_periodic(), false);
         self.queue.reset_at(position.key(), deadline, may_move).then_some(())
     }
 
     fn repeats(&self) -> bool {
-        self.lifecycle.may_repeat()
+        !self.queue.is_closed() && self.may_run(self.queue.is_ending(), true, false)
     }
 }
 
@@ -138,8 +139,11 @@ impl<W: Work> Joinable<W::Output> for PoolTask<W> {
 
     fn begin_wait(&self, waker: &Waker) -> Result<Waiting, JoinError> {
         let shared = &self.owner.shared;
-        // The tasks of a closed queue have been handed out, and any thread may run them.
-        let by = || (!shared.queue.is_closed()).then(|| shared.threads_for_a_wait());
+        let by = || {
+            shared.start_if_needed(); // if no thread could be started when the task came, it is tried again
+            // The tasks of a closed queue have been handed out, and any thread may run them.
+            (!shared.queue.is_closed()).then(|| shared.threads.pool.clone())
+        };
         wait_for(std::ptr::from_ref(self).addr(), by, waker).ok_or(JoinError::WouldDeadlock)
     }
 }

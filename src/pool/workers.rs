@@ -8,7 +8,7 @@
 //! - A thread is started when there is work, no idle thread, and fewer threads than the limit. It is started
 //!   by the caller that brings a task, or by a thread that takes a task and leaves others behind. So a thread waits for
 //!   the next deadline as long as one is free to.
-//! - A thread ends when the queue is closed, or when it has been idle for longer than `keep_alive` and more threads run than
+//! - A thread ends when the queue is over: closed, or empty in a pool that is shut down. It also ends when it has been idle for longer than `keep_alive` and more threads run than
 //!   the core. The only idle thread stays while the queue has items. If there is work, another thread is started in place of
 //!   one that has ended.
 //! - At least one thread does not wait, directly or through other pools, for a task of its own pool.
@@ -19,7 +19,7 @@
 //!   would need one more thread than the limit. Otherwise each start would call for another one without end.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -34,9 +34,9 @@ use crate::platform::sync::lock_std;
 /// How long threads above the core stay idle by default.
 const KEEP_ALIVE: Duration = Duration::from_secs(60);
 
-/// What the only idle thread waits for may be cancelled, and then it is not needed any more. To find that out it looks again after
-/// this time, or after `keep_alive` if that is longer, and then after twice the time, and so on: seldom, because it is to be free
-/// when idle.
+/// The only idle thread stays while the queue has items. What it waits for may be cancelled, and then it is not needed any more. To
+/// find that out it looks again after `keep_alive`, then after twice the time, or this time if that is longer, and so on: seldom,
+/// because it is to be free when idle.
 const FIRST_LOOK: Duration = Duration::from_millis(10);
 
 thread_local! {
@@ -51,11 +51,8 @@ pub(super) struct Threads {
     /// How many threads stay, however long they are idle.
     core: usize,
     count: Mutex<Count>,
-    /// How many threads wait for the queue. Not counted while `is_full`. Both are Relaxed: an old value may start a
-    /// thread too many, and the thread that changes them looks at the queue afterwards, under its lock (see `Drop for
-    /// Worker`).
-    idle: AtomicUsize,
-    /// As many threads run as the limit says, and all of them are core: no thread is to be started, and none ends.
+    /// As many threads run as the limit says, so none is to be started. Relaxed: a thread that ends clears it, and looks at the
+    /// queue afterwards, under its lock (see `Drop for Worker`).
     is_full: AtomicBool,
     /// Notified when `is_terminated` may have become true.
     ended: Condvar,
@@ -78,7 +75,6 @@ impl Threads {
             pool,
             core: settings.core.unwrap_or(all_stay).min(settings.threads),
             count: Mutex::default(),
-            idle: AtomicUsize::new(0),
             is_full: AtomicBool::new(false),
             ended: Condvar::new(),
         }
@@ -91,27 +87,18 @@ impl Shared {
     /// Starts a thread if one is needed. Returns false only if the start failed and no thread runs.
     #[inline]
     pub(super) fn start_if_needed(self: &Arc<Self>) -> bool {
-        let Threads { is_full, idle, .. } = &self.threads;
-        is_full.load(Ordering::Relaxed) || idle.load(Ordering::Relaxed) > 0 || self.start()
-    }
-
-    /// Returns the threads that may run what a thread is about to wait for.
-    pub(super) fn threads_for_a_wait(self: &Arc<Self>) -> PoolThreads {
-        // If no thread could be started when the task came, it is tried again.
-        if !self.queue.is_empty() {
-            self.start_if_needed();
-        }
-        self.threads.pool.clone()
+        let is_full = self.threads.is_full.load(Ordering::Relaxed);
+        is_full || !self.queue.needs_taker() || self.start()
     }
 
     #[cold]
     fn start(self: &Arc<Self>) -> bool {
         let mut count = lock_std(&self.threads.count);
-        if self.queue.is_closed() {
+        if self.queue.is_over() {
             return true; // there is nothing left to do, and the pool may have terminated already
         }
         let limit = self.settings.threads;
-        if count.running == limit && self.threads.core == limit {
+        if count.running == limit {
             self.threads.is_full.store(true, Ordering::Relaxed);
         }
         if (count.running > 0 || IN_FACTORY.get()) && count.running + count.starting >= limit {
@@ -150,10 +137,10 @@ impl Shared {
     }
 
     fn has_no_threads(&self, count: &Count) -> bool {
-        self.queue.is_closed() && count.running + count.starting == 0
+        count.running + count.starting == 0 && self.queue.is_over()
     }
 
-    /// Waits until the queue is closed and all threads have ended. Returns false if the time is up before.
+    /// Waits until the queue is over and all threads have ended. Returns false if the time is up before.
     pub(super) fn await_termination(&self, timeout: Duration) -> bool {
         if self.threads.pool.has_this_thread() {
             return false; // the calling thread would have to end first
@@ -163,9 +150,10 @@ impl Shared {
         self.has_no_threads(&waited.unwrap_or_else(PoisonError::into_inner).0)
     }
 
-    /// Closes the queue, so that all threads end.
-    pub(super) fn close(&self) {
-        self.queue.close();
+    /// Has all threads look again that wait: those of the pool, which end if the queue is over, and those that wait for the
+    /// end.
+    pub(super) fn look_again(&self) {
+        self.queue.wake_takers();
         drop(lock_std(&self.threads.count)); // so that a thread between its look and its wait does not miss the notification
         self.threads.ended.notify_all();
     }
@@ -211,55 +199,31 @@ impl Worker {
     /// Waits for a task that is due, and sees to the tasks that are left behind. Returns `None` if the thread is to end, and
     /// an error if the clock has panicked, which the hook was told.
     fn next_task(&self) -> Result<Option<QueuedTask>, ()> {
-        let (queue, threads) = (&self.shared.queue, &self.shared.threads);
-        let hook = &self.shared.settings.on_panic;
-        if threads.is_full.load(Ordering::Relaxed) {
-            return hook.catch(None, || queue.take()).ok_or(());
-        }
-        threads.idle.fetch_add(1, Ordering::Relaxed);
-        let next = hook.catch(None, || self.wait_while_idle()).ok_or(());
-        threads.idle.fetch_sub(1, Ordering::Relaxed);
-        if matches!(next, Ok(Some(_))) && !queue.is_empty() {
+        let next = self.shared.settings.on_panic.catch(None, || self.wait_while_idle());
+        if matches!(next, Some(Some(_))) {
             self.shared.start_if_needed();
         }
-        next
+        next.ok_or(())
     }
 
     fn wait_while_idle(&self) -> Option<QueuedTask> {
-        let queue = &self.shared.queue;
-        let keep_alive = self.shared.settings.keep_alive.unwrap_or(KEEP_ALIVE);
-        let mut longest = keep_alive.max(FIRST_LOOK);
+        let Shared { queue, threads, settings, .. } = &*self.shared;
+        let mut wait = settings.keep_alive.unwrap_or(KEEP_ALIVE);
         loop {
-            let Some(needed) = self.time_needed() else { return queue.take() };
-            let task = queue.poll_timeout(needed.min(longest).saturating_add(keep_alive));
-            longest = longest.saturating_mul(2);
-            if task.is_some() || queue.is_closed() || self.may_end() {
+            let all_stay = threads.core == settings.threads;
+            let stays = all_stay || lock_std(&threads.count).running <= threads.core;
+            let task = if stays { queue.take() } else { queue.poll_timeout(wait) };
+            if task.is_some() || queue.is_over() || self.may_end() {
                 return task;
             }
+            wait = wait.saturating_mul(2).max(FIRST_LOOK);
         }
-    }
-
-    /// Returns for how long the thread is needed though it is idle, or `None` if it stays.
-    fn time_needed(&self) -> Option<Duration> {
-        let (threads, settings) = (&self.shared.threads, &self.shared.settings);
-        if threads.core == settings.threads || lock_std(&threads.count).running <= threads.core {
-            return None;
-        }
-        // The only idle thread waits for the next deadline.
-        let next = self.is_the_only_idle().then(|| self.shared.queue.time_to_next());
-        Some(next.unwrap_or_default())
-    }
-
-    /// If two threads end because each believes that the other waits, the last of them starts another thread.
-    fn is_the_only_idle(&self) -> bool {
-        self.shared.threads.idle.load(Ordering::Relaxed) <= 1
     }
 
     /// Called when the thread has waited in vain. Returns true if it is to end; then it is no longer counted.
     fn may_end(&self) -> bool {
         let mut count = lock_std(&self.shared.threads.count);
-        let is_needed = self.is_the_only_idle() && !self.shared.queue.is_empty();
-        if count.running <= self.shared.threads.core || is_needed {
+        if count.running <= self.shared.threads.core || self.shared.queue.needs_taker() {
             return false;
         }
         self.leave(&mut count);
@@ -297,10 +261,12 @@ impl Drop for Worker {
         let has_begun = *lock_std(&self.state) != WorkerState::Starting;
         self.leave(&mut lock_std(&threads.count));
         threads.is_full.store(false, Ordering::Relaxed); // another thread may take its place
-        threads.ended.notify_all();
-        // A thread that has just brought a task may have relied on this one. Both take the queue's lock in between,
-        // which orders this look and that thread's look at `idle`.
-        if has_begun && !self.shared.queue.is_empty() {
+        if self.shared.queue.is_over() {
+            self.shared.look_again(); // this thread has taken the last task
+        }
+        // A thread that has just brought a task may have relied on this one: it found this one in the list of takers, or
+        // `is_full`. It has put its task in before.
+        if has_begun {
             self.shared.start_if_needed();
         }
     }

@@ -437,8 +437,12 @@ impl Owner for SerialQueue {
 }
 
 impl TaskQueue for SerialQueue {
-    fn submit(&self, job: Entry, deadline: Option<Instant>) -> Result<(), ScheduleError> {
-        let name = deadline.map_or("", |_| job.name());
+    fn submit(
+        &self,
+        job: Entry,
+        name: &'static str,
+        deadline: Option<Instant>,
+    ) -> Result<(), ScheduleError> {
         let mut state = self.state();
         if state.is_closed {
             return Err(ScheduleError::Closed);
@@ -519,7 +523,7 @@ mod tests {
     fn push(queue: &SerialQueue) -> Arc<impl Run<dyn TaskQueue>> {
         let owner: Weak<dyn TaskQueue> = Weak::clone(&queue.me) as Weak<dyn TaskQueue>;
         let job = Job::new(owner, Once::new(|| ()));
-        assert!(queue.submit(Arc::clone(&job) as Entry, None).is_ok());
+        assert!(queue.submit(Arc::clone(&job) as Entry, "", None).is_ok());
         job
     }
 

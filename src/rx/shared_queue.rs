@@ -77,6 +77,9 @@ impl SharedQueue {
     /// Returns a queue that needs a thread of its own, or is drained by the threads that bring tasks.
     pub(super) fn new(clock: Arc<dyn Clock>, has_thread: bool) -> Arc<SharedQueue> {
         let tasks = Arc::new(DelayedWorkQueue::with_clock(Arc::clone(&clock)));
+        if !has_thread {
+            tasks.end_when_empty();
+        }
         let (has_drain, pressure) = (AtomicBool::new(false), Backpressure::new(MAX_AHEAD));
         Arc::new(SharedQueue { tasks, clock, has_thread, has_drain, pressure })
     }
@@ -87,7 +90,7 @@ impl SharedQueue {
         let tasks = Arc::clone(&queue.tasks);
         let drains = move || {
             // The panics of tasks are caught in there, so this one is the clock's.
-            while PanicHook::default().catch(None, || drain(&tasks, Tasks::take)).is_none() {
+            while PanicHook::default().catch(None, || drain(&tasks)).is_none() {
                 rest_blind();
             }
         };
@@ -103,7 +106,7 @@ impl SharedQueue {
     /// Runs all tasks on the calling thread, unless another one does so, and waits for those that are delayed.
     fn run_here(&self) {
         while !self.has_drain.swap(true, Ordering::Acquire) {
-            drain(&self.tasks, Tasks::take_unless_empty);
+            drain(&self.tasks);
             self.has_drain.store(false, Ordering::Release);
             if self.tasks.is_empty() {
                 return;
@@ -119,8 +122,8 @@ impl Drop for SharedQueue {
 }
 
 /// Runs tasks as long as there is a next one.
-fn drain(tasks: &Tasks, next: fn(&Tasks) -> Option<Queued>) {
-    while let Some((job, member)) = next(tasks) {
+fn drain(tasks: &Tasks) {
+    while let Some((job, member)) = tasks.take() {
         member.run(&job);
     }
 }
@@ -138,8 +141,9 @@ impl Member {
             job.position().set(Position::Delayed(key));
             own.waiting.insert(key.to_bits(), Arc::clone(job));
         };
-        let offered = self.queue.tasks.offer_noted(due, (Arc::clone(job), me), Some(now), waits);
-        offered.ok().map(|head| head.is_some())
+        let offered =
+            self.queue.tasks.offer_noted(due, (Arc::clone(job), me), Some(now), |_| true, waits);
+        offered.ok().map(|(_, head)| head.is_some())
     }
 
     /// Runs a task that was taken out, and queues the next run of a series.
@@ -182,9 +186,8 @@ impl Owner for Member {
         let key = position.key(); // only a task that waits gets another one, and this one does not any more
         let removed = self.queue.tasks.remove_at(key);
         let entry = self.own().waiting.remove(&key.to_bits());
-        // A caller's thread that drains may wait for it. A thread of the queue's own wakes up at the old deadline, and finds
-        // that out.
-        if !self.queue.has_thread {
+        // A caller's thread that drains may wait for it. Another thread wakes up at the old deadline, and finds that out.
+        if matches!(removed, Some((_, true))) {
             self.queue.tasks.wake_takers();
         }
         drop((removed, entry));
@@ -197,7 +200,7 @@ impl Owner for Member {
     fn move_to(&self, position: &AtomicPosition, deadline: Instant) -> Option<Option<WheelKey>> {
         let own = self.own();
         // The tasks of a disposed worker are about to be cancelled.
-        let moves = || self.queue.tasks.reset_at(position.key(), deadline, |_| true);
+        let moves = || self.queue.tasks.reset_at(position.key(), deadline, |_, _| true);
         (!own.is_disposed && moves()).then_some(None) // no task has a timer
     }
 
@@ -207,7 +210,12 @@ impl Owner for Member {
 }
 
 impl TaskQueue for Member {
-    fn submit(&self, job: Entry, deadline: Option<Instant>) -> Result<(), ScheduleError> {
+    fn submit(
+        &self,
+        job: Entry,
+        _name: &'static str,
+        deadline: Option<Instant>,
+    ) -> Result<(), ScheduleError> {
         let now = self.now();
         let due = deadline.unwrap_or(now);
         if !self.limit.enter() {

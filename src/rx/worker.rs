@@ -22,10 +22,15 @@ use crate::{
 
 /// Where a worker's tasks wait: a queue of its own, a part of a shared one, or one that the caller's thread drains.
 pub(super) trait TaskQueue: Owner<AfterMove = Option<WheelKey>> {
-    /// Takes in a job that waits, until a deadline if that has not come, or refuses it and leaves it alone.
+    /// Takes in a job of this name that waits, until a deadline if that has not come, or refuses it and leaves it alone.
     /// If too many tasks are queued, holds the calling thread back for a while, so that they have time to run, unless
     /// another thread may wait for this one: it runs a task of a worker, or brings one of a scheduler.
-    fn submit(&self, job: Entry, deadline: Option<Instant>) -> Result<(), ScheduleError>;
+    fn submit(
+        &self,
+        job: Entry,
+        name: &'static str,
+        deadline: Option<Instant>,
+    ) -> Result<(), ScheduleError>;
 
     /// Cancels the tasks that have not started, and takes in no more.
     fn dispose(&self);
@@ -320,9 +325,10 @@ impl Worker {
         deadline: Option<Instant>,
         work: W,
     ) -> Result<Cancellable, (ScheduleError, W)> {
+        let name = work.name();
         let job = Job::new(Weak::clone(&self.weak), work);
         let entry = Arc::clone(&job);
-        if let Err(reason) = self.queue.submit(entry, deadline) {
+        if let Err(reason) = self.queue.submit(entry, name, deadline) {
             if let Some(work) = job.take_back() {
                 return Err((reason, work));
             }

@@ -14,7 +14,6 @@ use std::time::Instant;
 
 use super::{Scheduler, in_force};
 use crate::clock::tick::Times;
-use crate::engine::admit::WakeAt;
 use crate::engine::handles;
 use crate::engine::slots::{Thrown, Wake, task};
 use crate::error::ScheduleError;
@@ -139,16 +138,7 @@ impl Scheduler {
             own = own_timers.as_ref().map(Arc::downgrade);
             Wake::<COUNTED>(own_timers.map_or_else(|| waker.clone(), Waker::from))
         };
-        let key = match shared.wake_at(times, kept)? {
-            WakeAt::Now => return Ok(None),
-            WakeAt::Pending(key) => key,
-            WakeAt::Later => {
-                // The engine is far behind, so the waker is not kept. The task polls again, and its thread never
-                // sleeps here (PRESSURE-3).
-                waker.wake_by_ref();
-                TaskKey::NONE
-            }
-        };
+        let Some(key) = shared.wake_at(times, waker, kept)? else { return Ok(None) };
         Ok(Some(Alarm { key, target: target(waker), is_counted: COUNTED, own }))
     }
 

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use crate::clock::clocks::Clock;
 use crate::clock::parking::Sleeper;
-use crate::clock::tick::Moment;
 use crate::clock::timeline::{after, short_of_never};
 use crate::engine::shared::Shared;
 use crate::engine::termination::Leaver;
@@ -164,22 +163,20 @@ impl Driver {
         let turn = |engine: &mut Engine| {
             // A thread that schedules during the turn need not ring: the turn, or the look at its end, finds its task.
             shared.bell.disarm();
-            let (at, threshold, come_back) = match turn_until_done(engine) {
+            let at = match turn_until_done(engine) {
                 Next::Ended => return Some(None),
                 Next::Again => return None,
-                Next::At(at) => (at, engine.threshold(at), Some(shared.watch.timeline.instant(at))),
-                Next::Idle => (Moment::NEVER, Moment::NEVER, None),
+                Next::At(at) => at,
             };
-            shared.will_wake_at(at);
             // Arm, and then look. A task that came in between the turn and the arming has not rung. If something is
             // there, of whatever deadline, the waker is rung, and the answer is the present. So a loop that trusts the
             // waker and a loop that trusts the answer are both right.
-            shared.bell.arm(threshold);
+            engine.arm(at);
             if engine.has_news() {
                 shared.bell.ring_if_asleep();
                 return None;
             }
-            Some(come_back)
+            Some(shared.watch.timeline.instant_if_any(at))
         };
         let Some(come_back) = self.cell.with_engine(turn).flatten() else {
             return Some(self.reading()); // there is more to do at once

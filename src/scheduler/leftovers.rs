@@ -27,12 +27,13 @@ use crate::engine::admit::Reservation;
 use crate::engine::shared::Shared;
 use crate::engine::slots::task::{self, Leftover};
 use crate::engine::slots::{Running, deadline};
-use crate::engine::termination::{self, Decision, Leaver};
+use crate::engine::termination::{Decision, Leaver};
 use crate::error::{ScheduleError, TryScheduleError};
 use crate::executor::numbered::NumberedExecutor;
 use crate::platform::impls::impl_debug;
 use crate::scheduler::Scheduler;
 use crate::scheduler::handle::Cancellable;
+use crate::wake::wait_list::Ticket;
 
 /// A scheduler that is being stopped: what [`Scheduler::stop`](crate::Scheduler::stop) returns.
 ///
@@ -56,8 +57,8 @@ use crate::scheduler::handle::Cancellable;
 #[must_use = "dropping it does not undo the stop, and drops the leftovers: get them by `wait` or `.await`"]
 pub struct Stopping {
     shared: Arc<Shared>,
-    /// The number by which the end knows the waker of the last poll.
-    waiter: Option<u64>,
+    /// Names the waker of the last poll, which the end has.
+    waiter: Option<Ticket>,
     /// It may still take the leftovers.
     is_taker: bool,
 }
@@ -82,7 +83,7 @@ impl Stopping {
     pub fn wait(mut self) -> Leftovers {
         // The tick thread would wait for itself.
         let may_wait = self.is_taker && !self.shared.is_turned_here();
-        let taken = if may_wait { self.shared.termination.wait(None) } else { None };
+        let taken = if may_wait { self.shared.termination.wait(Duration::MAX) } else { None };
         self.leave_with(taken.unwrap_or_default())
     }
 
@@ -110,7 +111,7 @@ impl Stopping {
         }
         // The tick thread would wait for itself, so it only looks.
         let timeout = if self.shared.is_turned_here() { Duration::ZERO } else { timeout };
-        let taken = self.shared.termination.wait(termination::deadline_after(timeout));
+        let taken = self.shared.termination.wait(timeout);
         taken.map(|leftovers| self.leave_with(leftovers)).ok_or(self)
     }
 }
@@ -291,11 +292,11 @@ impl PendingTask {
         let due = self.due();
         let Some(task) = self.task.take() else { return false };
         // So that `await_termination` waits for it: no queue has it any more. Before the claim, or it could look in between.
-        self.shared.termination.runs_leftover(true);
+        self.shared.termination.will_run(task.key);
         // A handle may cancel the task until it is claimed.
         let running = Running::claim_leftover(task.key);
         let has_run = running.map(|running| self.shared.run_claimed(running, due, false));
-        self.shared.termination.runs_leftover(false);
+        self.shared.termination.run_is_over(task.key);
         has_run.is_some()
     }
 

@@ -30,7 +30,7 @@ use once_cell::sync::OnceCell;
 use self::driver::EngineCell;
 use crate::engine::shared::{MOST_OVERDUE, Shared};
 use crate::engine::slots::state::EXECUTORS;
-use crate::engine::termination::{self, Leaver};
+use crate::engine::termination::Leaver;
 use crate::engine::this_thread;
 use crate::error::{BuildError, CloseError};
 use crate::executor::Executor;
@@ -399,7 +399,7 @@ impl Scheduler {
         let shared = self.shared();
         // The run of the calling task would have to end first.
         let is_inside = shared.is_turned_here() || this_thread::is_in_a_run_of(shared.id);
-        !is_inside && shared.termination.wait_for_runs(termination::deadline_after(timeout))
+        !is_inside && shared.termination.wait_for_runs(timeout)
     }
 
     /// Returns true if the scheduler has been stopped, or is being stopped.

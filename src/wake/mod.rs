@@ -5,7 +5,7 @@
 //! | type | for | used by |
 //! | --- | --- | --- |
 //! | [`SleepState`] | a sleeper, under the lock that also guards its deadlines | a message loop; each waiter of a list |
-//! | [`WaitList`](wait_list::WaitList) | a leader and its followers, under such a lock | `DelayedWorkQueue`, and so the workers of a pool, and the thread of an `rx` worker that keeps the time itself; `DelayQueue` |
+//! | [`WaitList`](wait_list::WaitList) | a leader and its followers, under such a lock | `DelayedWorkQueue`, and so the workers of a pool, and the thread of an `rx` worker that keeps the time itself; `DelayQueue`; tasks that await the end of a scheduler |
 //! | [`Doorbell`](doorbell::Doorbell) | a sleeper whom others wake without a lock | the thread that turns an engine |
 //!
 //! Nothing here puts a thread to sleep, or calls a waker under a lock.

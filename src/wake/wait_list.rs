@@ -18,13 +18,14 @@ use std::task::Waker;
 use super::SleepState;
 
 /// Names a waiter in a list. Later waiters have greater tickets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Ticket(u64);
 
 /// The waiters in the order in which they came. It is plain data, under the queue's lock. `T` is a point in time.
 ///
 /// Wakers are moved in and out, and never cloned or dropped here, because a user's waker must not run code under the
 /// lock.
+#[derive(Default)]
 pub(crate) struct WaitList<T> {
     waiters: BTreeMap<Ticket, SleepState<T, Waker>>,
     next: Ticket,

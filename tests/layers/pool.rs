@@ -704,6 +704,24 @@ fn a_pool_without_a_core_keeps_one_thread_for_what_waits_and_only_so_long() {
 }
 
 #[test]
+fn an_idle_thread_that_has_stayed_for_a_task_ends_some_time_after_its_cancel() {
+    let clock = ManualClock::new();
+    let builder = ScheduledThreadPool::builder().threads(1).clock(clock.clone());
+    let (pool, alive, _) = counted(builder.keep_alive(SECOND));
+    let later = pool.schedule(1000 * HOUR, || ()).expect("open");
+    for _ in 0..20 {
+        clock.advance(SECOND);
+        thread::sleep(Duration::from_millis(1)); // real time: so that the thread can look
+    }
+    assert_eq!(alive.load(Ordering::SeqCst), 1, "the task waits");
+    assert!(later.cancel());
+    until("none is left", || {
+        clock.advance(SECOND);
+        alive.load(Ordering::SeqCst) == 0
+    });
+}
+
+#[test]
 fn no_task_is_lost_to_a_thread_that_ends_just_then() {
     let builder = ScheduledThreadPool::builder().threads(2);
     let (pool, alive, started) = counted(builder.keep_alive(Duration::ZERO));

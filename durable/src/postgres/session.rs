@@ -43,8 +43,8 @@ macro_rules! locked {
 const RUNNING: &str = "SELECT t.fence FROM tickwheel_timers t JOIN unnest($1::bigint[], $2::bigint[]) AS run (id, fence)
     ON t.id = run.id AND t.fence = run.fence WHERE t.state = 'running'";
 
-/// For how long a transaction waits for a lock.
-const WAIT: &str = "SET LOCAL lock_timeout = '10s';";
+/// For how long a transaction waits for a lock. The time that the role's statements may take does not end that wait.
+const WAIT: &str = "SET LOCAL lock_timeout = '10s'; SET LOCAL statement_timeout = 0;";
 
 /// A connection, as workers and calls use it.
 pub(super) struct Session<L> {

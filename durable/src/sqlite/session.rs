@@ -601,7 +601,8 @@ fn lease_ended(owner: Option<&str>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Place, Sqlite};
+    use super::super::table::WAIT;
+    use super::super::{Place, Sqlite, within};
     use super::*;
     use crate::store::Store;
 
@@ -616,6 +617,31 @@ mod tests {
         store.file.desk().place = Place::Closed;
         assert!(session.has_changed().unwrap(), "another process may have written in the meantime");
         assert!(!session.has_changed().unwrap());
+    }
+
+    /// They have begun with a write already.
+    #[test]
+    fn calls_of_our_own_take_the_lock_of_the_file_once() {
+        let store = Sqlite::new(":memory:");
+        store.migrate().unwrap();
+        let mut session = Session::new(&store.file);
+        let runs = || {
+            let runs = store.file.with(|client| {
+                let wait = client.prepare_cached(WAIT).map_err(failed)?;
+                Ok(wait.get_status(rusqlite::StatementStatus::Run))
+            });
+            runs.unwrap()
+        };
+        let new = [NewTimer::new("mail", "1", Duration::ZERO)];
+        session.schedule(&new, Existing::Replace).unwrap();
+        assert_eq!(runs(), 0);
+        let yours = |new: &[NewTimer]| {
+            store.file.with(|client| within(client).schedule(new, Existing::Replace)).unwrap();
+        };
+        yours(&new);
+        assert_eq!(runs(), 1);
+        yours(&[]);
+        assert_eq!(runs(), 1, "there is nothing to write");
     }
 
     /// A claim with limits reads what it looks at, and not the whole backlog: neither what is before its floor, although all wakes

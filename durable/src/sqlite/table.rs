@@ -53,9 +53,12 @@ pub fn within(connection: &Client) -> Within<'_> {
 #[derive(Debug)]
 pub struct Within<'a> {
     pub(super) client: &'a Client,
-    /// In microseconds. `None`: the clock is read in each call.
+    /// In microseconds. `None`, in a transaction of yours: the clock is read in each call.
     pub(super) time: Option<i64>,
 }
+
+/// This changes nothing, and makes a transaction of yours that has not read yet one that waits for others (SQLITE-1).
+pub(super) const WAIT: &str = "DELETE FROM tickwheel_timers WHERE FALSE";
 
 /// A time that never comes.
 pub(super) const NEVER: i64 = i64::MAX;
@@ -232,8 +235,10 @@ impl Table for Within<'_> {
             own.commit().map_err(failed)?;
             return Ok(results);
         }
-        // This changes nothing, and makes a transaction of yours that has not read yet one that waits for others (SQLITE-1).
-        self.execute("DELETE FROM tickwheel_timers WHERE FALSE", [])?;
+        // Ours have begun with a write.
+        if self.time.is_none() && !timers.is_empty() {
+            self.execute(WAIT, [])?;
+        }
         let sql = "SELECT fence FROM tickwheel_timers WHERE kind = ?1 AND key = ?2";
         let mut find = self.client.prepare_cached(sql).map_err(failed)?;
         let sql = "INSERT INTO tickwheel_timers (kind, key, payload, due, period_ms, rule, max_attempts, time_limit_ms, trace)

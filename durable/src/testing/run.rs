@@ -143,7 +143,9 @@ impl std::fmt::Debug for CancelRun {
 struct NoWorker;
 
 impl Completes for NoWorker {
-    fn begins(&self, _: &Timer, _: &Tenure) {}
+    fn begins(&self, _: &Timer, _: &Tenure) -> bool {
+        true
+    }
 
     fn completion(&self, _: &Timer, _: &Tenure) -> Result<String, Failure> {
         Err(Failure::for_good(

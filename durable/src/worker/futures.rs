@@ -90,7 +90,11 @@ impl Future for Flight {
         if flight.started.is_some() && flight.future.is_none() {
             return Poll::Ready(()); // polled again after its end
         }
-        if flight.started.is_none() && !job.tenure.is_current() {
+        let is_first = flight.started.is_none();
+        if is_first {
+            flight.started = shared.has_started_late(job.kind, &job.timer, &job.tenure);
+        }
+        if flight.started.is_none() {
             // FLIGHT-4
             flight.started = Some(shared.scheduler.now());
             end_uncalled(shared, job);
@@ -98,9 +102,7 @@ impl Future for Flight {
         }
         let polled = flight.span.enter(|| {
             caught(|| {
-                if flight.started.is_none() {
-                    let started = shared.has_started_late(job.kind, &job.timer, &job.tenure);
-                    flight.started = Some(started);
+                if is_first {
                     let Handler::Async(handle) = &shared.kinds[job.kind].handler else {
                         return Err(Failure::new("this handler is no future"));
                     };

@@ -853,13 +853,14 @@ pub struct WorkerStats {
     pub lost: u64,
     /// Put off by their handlers ([`Failure::snooze`]), and written down. They are no failures.
     pub snoozed: u64,
-    /// Claimed and given back, at the stop, or because the database could not be reached before the handler was called.
+    /// Claimed and given back, at the stop, or because the handler could not be called: the database could not be reached, or the
+    /// handler's runtime or transaction was not there within the time limit.
     pub released: u64,
     /// Runs of series that were left out because they were late, as their cron rules say (feature `cron`, `Missed::Skip`).
     pub skipped: u64,
     /// Claimed now, and not yet written down.
     pub running: u64,
-    /// Threads of all kinds now that are in a handler that has exceeded its time limit.
+    /// Threads of all kinds now that are in a handler that has exceeded its time limit, or have waited for so long for its transaction.
     pub stuck: u64,
     /// Looks at what is due soon.
     pub looks: u64,

@@ -15,10 +15,9 @@ use crate::store::{Finish, Then};
 use crate::timer::{LONGEST_KEY, Repetition, State, Timer};
 
 impl Completes for Shared {
-    fn begins(&self, timer: &Timer, tenure: &Tenure) {
-        if let Some(kind) = self.kind_named(&timer.kind) {
-            self.has_started_late(kind, timer, tenure);
-        }
+    fn begins(&self, timer: &Timer, tenure: &Tenure) -> bool {
+        let kind = self.kind_named(&timer.kind);
+        kind.and_then(|kind| self.has_started_late(kind, timer, tenure)).is_some()
     }
 
     fn completion(&self, timer: &Timer, tenure: &Tenure) -> Result<String, Failure> {

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use super::futures;
 use super::outage::{Part, gap};
-use super::shared::{ALONE, Cause, Hold, Job, Shared, Stage, count};
+use super::shared::{ALONE, Cause, Held, Hold, Job, Shared, Stage, count};
 use crate::error::{Error, Result};
 use crate::failure::{Failure, HandlerResult};
 use crate::handler::{Run, TIME_LIMIT, Work};
@@ -111,7 +111,7 @@ fn next_jobs(shared: &Shared, kind: usize) -> Option<Vec<Job>> {
 }
 
 /// Starts the runs of jobs, and returns those whose handlers are to be called, with their time limits.
-fn begin(shared: &Shared, kind: usize, jobs: Vec<Job>) -> Vec<(Job, Duration)> {
+pub(super) fn begin(shared: &Shared, kind: usize, jobs: Vec<Job>) -> Vec<(Job, Duration)> {
     // A transaction writes it itself, once it has the connection.
     let is_transactional = shared.kinds[kind].handler.is_transactional();
     let must_write = |job: &Job| !is_transactional && shared.writes_start(job);
@@ -262,10 +262,11 @@ fn run(shared: &Arc<Shared>, job: &Job, limit: Duration) {
             Ended::Returned(kind.handler.call(&run))
         }
     });
-    let took = shared.scheduler.now().saturating_duration_since(started);
-    if job.tenure.began().is_some() {
+    if let Some((_, took)) = job.tenure.began() {
         sight::ran(&job.timer, took);
     }
+    // With the wait for the transaction, because that takes a thread too.
+    let took = shared.scheduler.now().saturating_duration_since(started);
     end(shared, job, ended, took);
 }
 
@@ -282,10 +283,12 @@ fn transact(shared: &Shared, job: &Job, limit: Duration, run: Run<'_>) -> Ended 
     let Some(of) = handler.transaction_type() else { return Ended::NotCalled };
     let mut work = Work { run, start, handler, result: None, record };
     let is_over = || shared.is_stopping() || !job.tenure.is_current();
+    let mut has_tried = false;
     let transacted = loop {
         if !shared.await_turn_unless(Part::Handlers, is_over) || !job.tenure.is_current() {
-            return Ended::NotCalled;
+            return if has_tried { has_no_transaction(shared, job) } else { Ended::NotCalled };
         }
+        has_tried = true;
         let transacted = shared.timers.lend(Purpose::Handler(of), |connection| {
             connection.transact(&finish, limit, &mut work)
         });
@@ -316,7 +319,7 @@ fn transact(shared: &Shared, job: &Job, limit: Duration, run: Run<'_>) -> Ended 
         Ok(Transacted::Lost) => Ended::Lost,
         Ok(Transacted::Undone) => match work.result {
             Some(result) => Ended::Returned(result),
-            None if !job.tenure.is_current() => Ended::NotCalled, // ATTEMPT-7
+            None if !job.tenure.is_current() => has_no_transaction(shared, job), // ATTEMPT-7
             None => Ended::Returned(Err(Failure::new("the handler was not called"))),
         },
         // If it was committed after all, the timer is not running any more, and this failure changes nothing (STORE-3).
@@ -325,6 +328,16 @@ fn transact(shared: &Shared, job: &Job, limit: Duration, run: Run<'_>) -> Ended 
             Ended::Returned(Err(error.into()))
         }
     }
+}
+
+/// Ends a run whose start may have been written, and whose handler was not called. What is given back sets the number back itself, and one
+/// that is suspected is not given back (ATTEMPT-4), unless the dispatcher has done so.
+fn has_no_transaction(shared: &Shared, job: &Job) -> Ended {
+    let is_started = |held: &Held| held.stage == Stage::Started;
+    if job.is_suspected && shared.state().runs.get(&job.timer.fence).is_some_and(is_started) {
+        uncount(&shared.timers, &job.timer);
+    }
+    Ended::NotCalled
 }
 
 /// What a handler has returned does not count if its time was over, also if the dispatcher does not know that yet, or if it has
@@ -345,6 +358,7 @@ pub(super) fn end(shared: &Shared, job: &Job, ended: Ended, took: Duration) {
     let was_ok = matches!(ended, Ended::Returned(Ok(())));
     // Read once: what is in time now stays so, however long the rule takes that is asked below.
     let is_late = job.tenure.is_late();
+    let called = job.tenure.began();
     let ended = match ended {
         Ended::Returned(result) => Ended::Returned(heed(job, is_late, result)),
         other => other,
@@ -411,7 +425,7 @@ pub(super) fn end(shared: &Shared, job: &Job, ended: Ended, took: Duration) {
         Ended::Lost if is_mine => count(&shared.counters.lost, 1),
         _ => {}
     }
-    if !is_mine && job.tenure.began().is_some() {
+    if let Some((_, took)) = called.filter(|_| !is_mine) {
         sight::has_come_back(&job.timer);
         let late = took.saturating_sub(shared.time_limit_of(job.kind, &job.timer));
         if late >= HUNG {

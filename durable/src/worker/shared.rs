@@ -635,20 +635,39 @@ impl Shared {
         let started = self.scheduler.now();
         let time = self.clock().time(started);
         tenure.begin(started, time);
+        self.tell_of_start(timer, tenure, time);
+        started
+    }
+
+    fn tell_of_start(&self, timer: &Timer, tenure: &Tenure, time: SystemTime) {
         let late = time.duration_since(tenure.woke()).unwrap_or_default();
         let late_micros = u64::try_from(late.as_micros()).unwrap_or(u64::MAX);
         self.counters.max_lateness.fetch_max(late_micros, Ordering::Relaxed);
         sight::started(timer, late);
-        started
     }
 
     /// The same for a handler that had to wait for its runtime or its transaction. Its time limit counts from here (FLIGHT-4, ATTEMPT-7).
-    pub(super) fn has_started_late(&self, kind: usize, timer: &Timer, tenure: &Tenure) -> Instant {
-        let started = self.has_started(timer, tenure);
+    /// `None`: it is not called, because its time was over before.
+    pub(super) fn has_started_late(
+        &self,
+        kind: usize,
+        timer: &Timer,
+        tenure: &Tenure,
+    ) -> Option<Instant> {
         let limit = self.time_limit_of(kind, timer);
+        // Locked, because the dispatcher asks at the time limit whether it was called, and settles it by the answer.
+        let state = self.state();
+        if !tenure.is_current() {
+            return None;
+        }
+        let started = self.scheduler.now();
+        let time = self.clock().time(started);
+        tenure.begin(started, time);
         tenure.start(limit, self.kinds[kind].handler.is_transactional());
+        drop(state);
         _ = self.causes.insert(Cause::Limit(timer.fence), (), limit);
-        started
+        self.tell_of_start(timer, tenure, time);
+        Some(started)
     }
 
     /// A run of an async handler is over, or was not started.

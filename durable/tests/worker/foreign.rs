@@ -103,11 +103,11 @@ impl Connection for Link {
         _: Duration,
         work: &mut Work<'_>,
     ) -> Result<Transacted> {
-        if self.is_away.load(Ordering::Relaxed) {
-            return Err(Error::unreachable("it is away"));
-        }
         if let Some(attempts) = work.start() {
             self.timers.start(finish.run, attempts)?;
+        }
+        if self.is_away.load(Ordering::Relaxed) {
+            return Err(Error::unreachable("it is away"));
         }
         let mut lines = Vec::new();
         if !work.within::<Lines<'static>>(&mut Lines(&mut lines)) {
@@ -201,6 +201,25 @@ fn what_waits_for_its_transaction_beyond_its_time_limit_uses_up_no_attempt() {
     assert!(worker.stop(PATIENCE));
     let alarms: Vec<_> = told.try_iter().filter(|error| error.contains("time limit")).collect();
     assert!(alarms.is_empty(), "{alarms:?}");
+}
+
+/// What is suspected is not given back, so that the next worker suspects it too. Its start was written, and did not happen.
+#[test]
+fn a_suspected_run_that_had_no_transaction_before_a_stop_uses_up_no_attempt() {
+    let store = Foreign { is_away: Arc::new(AtomicBool::new(true)), ..foreign() };
+    let mut dead = store.connect().expect("it connects");
+    let timers = Timers::with_store(store).expect("it opens");
+    timers.schedule(&mail("1", NOW)).expect("scheduled");
+    let claim = Claim::new("mail", "dead").lease(Duration::from_millis(1));
+    assert_eq!(dead.claim(&claim).expect("a claim").timers.len(), 1);
+    let worker = timers.worker().retry(quick(1)).on_error(|_| {});
+    let worker = worker.handle_in::<Lines<'static>>("mail", |_, _| Ok(()));
+    let worker = worker.start(Scheduler::global()).expect("it starts");
+    until("it has tried", || worker.stats().taken_over == 1 && worker.stats().errors > 0);
+    let attempts = || timers.get("mail", "1").expect("no error").expect("it is there").attempts;
+    assert_eq!(attempts(), 1);
+    assert!(worker.stop(PATIENCE));
+    assert_eq!(attempts(), 0);
 }
 
 /// Its outcomes are not written any more, so it must not keep its timers either.

@@ -67,7 +67,7 @@ use tenants::{
 use tickwheel::{Precision, Scheduler};
 use tickwheel_durable::{
     Error, Existing, Failure, Filter, NewTimer, OpenOptions, Retry, Run, State, StopReason, Table,
-    Timers, WorkerBuilder, postgres, sqlite,
+    Timers, Worker, WorkerBuilder, WorkerStats, postgres, sqlite,
 };
 use under_load::{
     a_call_that_may_not_wait_is_made, a_group_that_is_held_holds_up_no_other,
@@ -916,49 +916,81 @@ fn a_transaction_that_takes_too_long_is_tried_again(database: &Database<'_>) {
     assert!(worker.stop(PATIENCE));
 }
 
-/// Its handler is not called before the lock is free, so no attempt is spent, also if that takes longer than the time limit.
-fn a_timer_that_somebody_holds_longer_than_its_time_limit_uses_up_no_attempt(
+/// Somebody locks a timer between its claim and its transaction. Its handler is not called before the lock is free, so no attempt is
+/// spent. Returns what the worker has done.
+fn run_while_somebody_holds_the_timer(
     database: &Database<'_>,
-) {
+    timers: &Timers,
+    time_limit: Duration,
+    is_held_for_long: impl Fn(&Worker) -> bool,
+) -> WorkerStats {
     const QUICK: u64 = 50;
-    if database.is_sqlite() {
-        return; // nothing there holds one timer
-    }
-    let timers = database.open();
-    let (go, gone) = mpsc::channel();
-    let (gone, (log, seen)) = (Mutex::new(gone), Log::new());
+    let (log, seen) = Log::new();
+    let (give, holders) = mpsc::channel();
+    let (url, is_held) = (database.url(), AtomicBool::new(false));
     let worker = timers.worker().threads(1).retry(quick(1)).handle_in_postgres("mail", {
         move |run, _| {
             log.add(run);
-            if run.key() == "long" {
-                _ = gone.lock().expect("no panic").recv_timeout(PATIENCE);
-            }
             Ok(())
         }
     });
+    // It is asked before the transaction begins.
+    let worker = worker.rules(move |_, after| {
+        if !is_held.swap(true, Ordering::Relaxed) {
+            let mut client = client(&url);
+            let lock = "BEGIN; SELECT FROM tickwheel_timers WHERE key = 'held' FOR UPDATE";
+            client.batch_execute(lock).expect("it is held");
+            _ = give.send(client);
+        }
+        Ok(Some(after + HOUR))
+    });
     let worker = worker.start(Scheduler::global()).expect("it starts");
-    // It learns that mails are quick, so it claims the second one while the first is under way. The first of all waits for a connection.
+    // It learns that mails are quick, so it need not write that the next one starts, which would wait for the lock too.
     let quick: Vec<_> = (0..QUICK).map(|n| mail(&n.to_string(), NOW)).collect();
     timers.schedule_all(&quick).expect("scheduled");
     until("they are done", || worker.stats().done == QUICK);
     seen.try_iter().for_each(drop);
-    let held = mail("held", SOON).max_attempts(50).time_limit(Duration::from_millis(50));
-    timers.schedule_all(&[mail("long", NOW), held]).expect("scheduled");
-    until("both are claimed", || worker.stats().claimed == QUICK + 2);
-    let mut holds = client(&database.url());
-    let mut holds = holds.transaction().expect("it begins");
-    let lock = "SELECT FROM tickwheel_timers WHERE key = 'held' FOR UPDATE";
-    holds.execute(lock, &[]).expect("it is held");
-    go.send(()).expect("it listens");
-    until("its time is over", || worker.stats().stuck == 1 || worker.stats().failed > 0);
-    holds.commit().expect("it ends");
-    until("all are done", || worker.stats().done == QUICK + 2);
+    let new = mail("held", NOW).max_attempts(50).time_limit(time_limit).rule("each hour");
+    timers.schedule(&new).expect("scheduled");
+    let mut holder = holders.recv_timeout(PATIENCE).expect("it is held");
+    until("it was held for long", || is_held_for_long(&worker) || worker.stats().failed > 0);
+    holder.batch_execute("COMMIT").expect("it ends");
+    until("all are done", || worker.stats().done + worker.stats().failed > QUICK);
     let seen: Vec<_> = seen.try_iter().map(|seen| (seen.key, seen.attempt)).collect();
-    let seen: Vec<_> = seen.iter().map(|(key, attempt)| (key.as_str(), *attempt)).collect();
-    assert_eq!(seen, [("long", 1), ("held", 1)]);
-    let stats = worker.stats();
-    assert_eq!((stats.failed, stats.timed_out, stats.released), (0, 0, 1), "{stats:?}");
+    assert_eq!(seen, [("held".to_owned(), 1)]);
     assert!(worker.stop(PATIENCE));
+    worker.stats()
+}
+
+fn a_timer_that_somebody_holds_longer_than_its_time_limit_uses_up_no_attempt(
+    database: &Database<'_>,
+) {
+    if database.is_sqlite() {
+        return; // nothing there holds one timer
+    }
+    let limit = Duration::from_millis(200);
+    let is_over = |worker: &Worker| worker.stats().stuck == 1;
+    let stats = run_while_somebody_holds_the_timer(database, &database.open(), limit, is_over);
+    assert_eq!((stats.failed, stats.timed_out), (0, 0), "{stats:?}");
+    assert!(stats.released > 0, "{stats:?}");
+}
+
+/// The time of a statement, which many roles have bounded, is no bound for the wait for a timer.
+fn a_timer_that_somebody_holds_longer_than_a_statement_may_take_uses_up_no_attempt(
+    database: &Database<'_>,
+) {
+    if database.is_sqlite() {
+        return; // it has no such bound
+    }
+    let address = format!("{}%20-c%20statement_timeout%3D100", database.url());
+    let timers = Timers::open(&address).expect("it opens");
+    let has_waited = |_: &Worker| {
+        let waits = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
+            AND wait_event_type = 'Lock' AND query_start < now() - interval '300 milliseconds'";
+        database.number(waits) > 0
+    };
+    let stats = run_while_somebody_holds_the_timer(database, &timers, HOUR, has_waited);
+    assert_eq!((stats.failed, stats.released), (0, 0), "{stats:?}");
 }
 
 fn a_transaction_that_never_ends_is_ended(database: &Database<'_>) {
@@ -1431,6 +1463,7 @@ on_both! {
     the_order_and_its_timer_are_written_together_or_not_at_all,
     a_transaction_that_takes_too_long_is_tried_again,
     a_timer_that_somebody_holds_longer_than_its_time_limit_uses_up_no_attempt,
+    a_timer_that_somebody_holds_longer_than_a_statement_may_take_uses_up_no_attempt,
     a_transaction_that_never_ends_is_ended,
     a_machine_whose_clock_is_off_sends_nothing_early,
     jumps_of_the_clock_lose_nothing,

@@ -337,7 +337,12 @@ fn close(holder: &TaskHolder, word: Word) -> Word {
     let is_it = |other: Word| other.number() == word.number();
     let is_doomed =
         is_open && holder.word.transition(is_it, Phase::Running, |_| Phase::Ending).is_none();
-    if is_doomed { word.in_phase(Phase::Doomed) } else { word }
+    if !is_doomed {
+        return word;
+    }
+    // The exchange above comes after every cancel that has doomed the series, and so does this load. So whatever the runner
+    // loads afterwards, in order, comes after that cancel too (END-5).
+    holder.word.load_in_order()
 }
 
 /// A task that will not run again, or for the last time now. Its owner runs its closure, drops it, or takes it out.
@@ -473,21 +478,13 @@ impl Over {
         unsafe { drop_own_executor(self.key.slot) }
     }
 
-    /// Like [`end`](Over::end), for a series, and in one total order with every cancel.
-    pub(crate) fn end_in_order(self) -> TaskKey {
-        // This load comes after every cancel that has doomed the series. So whatever the caller loads afterwards comes
-        // after that cancel too (END-5).
-        let _ = self.holder.word.load_in_order();
-        self.end()
-    }
-
-    /// Frees the holder, unless a cancel has done so, and gives its slot back. Returns the key of the task that was there.
+    /// Frees the holder, unless a cancel has done so, and gives its slot back.
     #[inline(always)]
     #[expect(
         clippy::inline_always,
         reason = "saves 20 instructions of a cancel and of a run: `self` stays in registers"
     )]
-    pub(crate) fn end(self) -> TaskKey {
+    pub(crate) fn end(self) {
         let Over { key, word, holder } = self;
         if !word.waits() {
             holder.word.end(word); // otherwise a cancel has ended it
@@ -496,6 +493,5 @@ impl Over {
         if !word.filed_again().is_worn() {
             magazines::give(key.slot);
         }
-        key
     }
 }

@@ -1,6 +1,7 @@
 //! The dispatcher beside the other threads, step by step: the worker here has no threads, and its clock stands still. What could
 //! happen between two steps of a thread happens there, because the test does it at that moment.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use tracing::span::{Attributes, Id};
@@ -9,6 +10,7 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use super::super::WorkerBuilder;
 use super::*;
 use crate::failure::Retry;
+use crate::handler::Completes;
 use crate::store::Finish;
 use crate::testing::{self, VirtualClock, clock_of};
 use crate::timer::NewTimer;
@@ -267,4 +269,63 @@ fn a_kind_that_has_no_room_gathers_no_wakes_for_ever() {
     let woken = &dispatcher.woken[&0];
     assert!(woken.len() <= WAKES as usize, "{}", woken.len());
     assert_eq!(woken.first(), Some(&from_micros(first)), "since when it is full");
+}
+
+/// Whether a handler was called is decided once. A thread that comes to its transaction just then must not call it any more.
+#[test]
+fn a_run_whose_time_was_over_before_its_call_is_not_called() {
+    let still = Still::new(|worker| worker.handle_in_sqlite("mail", |_, _| Ok(())));
+    let shared = &still.shared;
+    still.schedule("mail", "1");
+    let mut dispatcher = Dispatcher::new(shared, None);
+    dispatcher.claim(0, 1).expect("a claim");
+    let (job, limit) = runner::begin(shared, 0, vec![still.take_job(0)]).pop().expect("it begins");
+    // The thread has its transaction, and has asked whether its run is current. It was.
+    still.clock.advance_to(still.clock.now() + limit);
+    dispatcher.take_in(Cause::Limit(job.timer.fence));
+    assert!(!shared.begins(&job.timer, &job.tenure));
+    assert!(job.tenure.began().is_none(), "it would come back from a call that nobody has counted");
+    runner::end(shared, &job, runner::Ended::NotCalled, limit);
+    let outcomes = std::mem::take(&mut shared.state().outcomes);
+    assert!(matches!(outcomes[..], [Finish { then: Then::Release, .. }]), "{outcomes:?}");
+    let stats = shared.stats();
+    assert_eq!((stats.failed, stats.timed_out, stats.stuck), (0, 0, 0), "{stats:?}");
+}
+
+/// The time limit counts from the call, and so does the time by which a handler has exceeded it.
+#[test]
+fn the_wait_for_a_transaction_is_no_time_of_a_handler_that_comes_back() {
+    let seen = Arc::new(OnceLock::<(Arc<Shared>, Arc<VirtualClock>)>::new());
+    let (of_handler, of_rule) = (Arc::clone(&seen), Arc::clone(&seen));
+    let is_asked = AtomicBool::new(false);
+    let (tell, told) = std::sync::mpsc::channel();
+    let still = Still::new(|worker| {
+        let worker = worker.on_error(move |error| _ = tell.send(error.to_string()));
+        let worker = worker.rules(move |_, after| {
+            // It is asked before the transaction begins, and stands for all that takes time there.
+            let (_, clock) = of_rule.get().expect("it is set");
+            if !is_asked.swap(true, Ordering::Relaxed) {
+                clock.advance_to(clock.now() + SECOND * 9 / 10);
+            }
+            Ok(Some(after + SECOND * 60))
+        });
+        let worker = worker.handle_in_sqlite("mail", move |run, _| {
+            let (shared, clock) = of_handler.get().expect("it is set");
+            clock.advance_to(clock.now() + SECOND);
+            Dispatcher::new(shared, None).take_in(Cause::Limit(run.fence()));
+            Ok(())
+        });
+        worker.time_limit(SECOND)
+    });
+    let shared = &still.shared;
+    assert!(seen.set((Arc::clone(shared), Arc::clone(&still.clock))).is_ok());
+    let new = NewTimer::new("mail", "1", Duration::ZERO).rule("each minute");
+    still.timers.schedule(&new).expect("scheduled");
+    Dispatcher::new(shared, None).claim(0, 1).expect("a claim");
+    runner::run_all(shared, 0, vec![still.take_job(0)]);
+    let stats = shared.stats();
+    assert_eq!((stats.failed, stats.timed_out, stats.stuck), (1, 1, 0), "{stats:?}");
+    assert_eq!(told.try_iter().count(), 1, "at the time limit, and not as one that had hung");
+    shared.stop(StopReason::Stopped); // the thread that has stood in for this one
+    assert!(shared.await_end(SECOND * 60));
 }
