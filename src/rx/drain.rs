@@ -275,8 +275,8 @@ struct Retries {
     /// The number of the attempt that waits for its time or runs, 0 if there is none. It is the ticket of the queue for which
     /// it was first made, and stays when the attempt has to be made again. Only this attempt may act.
     attempt: u64,
-    /// The timer that was stored last. One that fires before it is stored may be stored after the next one. Then that one is
-    /// not cancelled when all queues have left, and finds nothing to do.
+    /// The timer that was stored last, as long as drains wait. One that fires before it is stored may be stored after the next
+    /// one. Then that one is not cancelled when all queues have left, and finds nothing to do.
     timer: Option<Cancellable>,
 }
 
@@ -373,7 +373,9 @@ impl RetryQueue {
         }
         state.attempt = 0;
         let queues = std::mem::take(&mut state.queues); // if there are any, nobody keeps their time
+        let timer = state.timer.take();
         drop(state);
         queues.into_values().for_each(|queue| queue.state().has_drain = false);
+        PanicHook::default().catch(None, || drop(timer)); // its handle may be from outside
     }
 }

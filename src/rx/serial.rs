@@ -295,7 +295,8 @@ impl SerialQueue {
     }
 
     /// Returns how many tasks are queued (WORKER-5). Each task that the drain has taken out has come under the lock that the
-    /// caller holds, so it is among those that have come.
+    /// caller holds, so it is among those that have come. One that the drain is just taking out may still count, unless the
+    /// caller has locked `outgoing` too.
     fn queued(&self, state: &State) -> u64 {
         state.last_number - self.passed.load(Ordering::Relaxed) - state.left
     }
@@ -486,6 +487,8 @@ impl TaskQueue for SerialQueue {
     }
 
     fn pending(&self) -> usize {
+        // The drain takes a task out and counts it under this lock, so a task that is cancelled in between does not count.
+        let _outgoing = lock(&self.outgoing);
         let state = self.state();
         self.queued(&state) as usize + state.delayed.len()
     }
@@ -502,25 +505,33 @@ impl Drop for SerialQueue {
 mod tests {
     use super::super::timer::timers_of;
     use super::*;
-    use crate::job::{Job, Once};
+    use crate::job::{Job, Once, Run};
     use crate::{Cancel, DueTask};
 
-    /// Tasks are queued and cancelled, first one after the other without end, and then very many at once.
-    #[test]
-    fn what_is_cancelled_leaves_no_memory_behind() {
+    /// Returns a queue, and the drains that its executor keeps and never runs. They have the queue.
+    fn never_drained() -> (Arc<SerialQueue>, Arc<Mutex<Vec<DueTask>>>) {
         let (timers, _driver) = Scheduler::builder().build_driven().expect("good");
         let kept = Arc::new(Mutex::new(Vec::new()));
         let keep = Arc::clone(&kept);
         let never_runs = move |task: DueTask| lock(&keep).push(task);
         let (hook, limit) = (PanicHook::default(), PendingLimit::new(None));
         let retries = RetryQueue::new(timers_of(timers));
-        let queue = SerialQueue::new(Arc::new(never_runs), hook, limit, retries);
+        (SerialQueue::new(Arc::new(never_runs), hook, limit, retries), kept)
+    }
+
+    /// Queues a task.
+    fn push(queue: &SerialQueue) -> Arc<impl Run<dyn TaskQueue>> {
         let owner: Weak<dyn TaskQueue> = Weak::clone(&queue.me) as Weak<dyn TaskQueue>;
-        let push = || {
-            let job = Job::new(Weak::clone(&owner), Once::new(|| ()));
-            assert!(queue.submit(Arc::clone(&job) as Entry, "", None).is_ok());
-            job
-        };
+        let job = Job::new(owner, Once::new(|| ()));
+        assert!(queue.submit(Arc::clone(&job) as Entry, "", None).is_ok());
+        job
+    }
+
+    /// Tasks are queued and cancelled, first one after the other without end, and then very many at once.
+    #[test]
+    fn what_is_cancelled_leaves_no_memory_behind() {
+        let (queue, kept) = never_drained();
+        let push = || push(&queue);
         let mut window: VecDeque<_> = (0..100).map(|_| push()).collect();
         assert!(queue.has_more(), "some are in front of the drain");
         for _ in 0..200_000 {
@@ -540,5 +551,28 @@ mod tests {
         assert!(queue.next().is_none() && !queue.state().has_drain);
         queue.dispose();
         lock(&kept).clear(); // the drain that the executor keeps has the queue
+    }
+
+    /// A cancel that comes after the drain has taken the task out, and before it has counted it.
+    #[test]
+    fn s25_what_was_cancelled_is_not_pending_while_the_drain_takes_it_out() {
+        let (queue, kept) = never_drained();
+        let job = push(&queue);
+        assert!(queue.has_more(), "it is in front of the drain");
+        let mut outgoing = lock(&queue.outgoing);
+        let (number, _) = outgoing.tasks.pop_front().expect("the task");
+        assert!(job.position().leave(Position::Queued(number)));
+        assert!(job.cancel(), "it has not run");
+        std::thread::scope(|scope| {
+            let pending = scope.spawn(|| queue.pending());
+            // Nobody tells that it waits for the drain. Without that wait it is over long before.
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            assert!(!pending.is_finished(), "it waits for the drain");
+            queue.passed.store(1, Ordering::Relaxed);
+            drop(outgoing);
+            assert_eq!(pending.join().expect("no panic"), 0);
+        });
+        queue.dispose();
+        lock(&kept).clear();
     }
 }

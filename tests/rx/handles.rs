@@ -73,6 +73,35 @@ fn s17_a_drain_that_was_refused_is_offered_again_whatever_the_handle_of_its_time
     assert_eq!((log.all(), worker.pending()), (vec![1], 0));
 }
 
+/// It may keep anything alive.
+#[test]
+fn the_handle_of_a_retry_is_dropped_when_all_drains_have_run() {
+    let (tasks, held) = (Arc::new(Mutex::new(Vec::new())), Arc::new(()));
+    let (all, holds) = (Arc::clone(&tasks), Arc::clone(&held));
+    let clock = ManualClock::new();
+    let timers = TasksOnly::new(
+        move || clock.now(),
+        move |_, task| {
+            all.lock().expect("whole").push(task);
+            let holds = Arc::clone(&holds);
+            Ok(handle(move || _ = &holds))
+        },
+    );
+    let tries = AtomicUsize::new(0);
+    let refuses_twice = move |task: DueTask| {
+        let refuses = tries.fetch_add(1, Ordering::Relaxed) < 2;
+        if refuses { Err(Rejected::new(task)) } else { Inline.execute(task) }
+    };
+    let (worker, log) = (ExecutorScheduler::over(refuses_twice, timers).worker(), Log::default());
+    worker.schedule(log.task(1));
+    for left in [1, 0] {
+        assert_eq!(Arc::strong_count(&held), 3, "that of the timer which waits");
+        run(&tasks, 0);
+        assert_eq!(worker.pending(), left);
+    }
+    assert_eq!((log.all(), Arc::strong_count(&held)), (vec![1], 2));
+}
+
 #[test]
 fn s17_a_timer_queues_its_own_task_whatever_the_handle_of_an_earlier_one_does() {
     silence();
