@@ -142,7 +142,7 @@ impl Driver {
     }
 
     /// Hands over the tasks that are due by the clock. Returns when to call it again, or `None` if nothing is pending
-    /// except tasks of executors that have refused them for good.
+    /// except tasks that are never due, and tasks of executors that have refused them for good.
     ///
     /// Tasks that are scheduled during the turn are left to the next turn, even if they are due at once. Then `turn`
     /// returns the present. Called from inside a task of the same driver, it does nothing and returns the present.
