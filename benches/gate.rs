@@ -97,17 +97,17 @@ const OPERATIONS: &[Operation] = &[
     Operation { name: "delay-reset", instructions: 328.0, allocations: 0.0, run: delay_reset },
     // 487 to 521, by whether the sweep of a chain becomes a call in this build.
     Operation { name: "delay-remove", instructions: 525.0, allocations: 0.003, run: delay_remove },
-    Operation { name: "delay-take", instructions: 1461.0, allocations: 0.2, run: delay_take },
+    Operation { name: "delay-take", instructions: 1471.0, allocations: 0.2, run: delay_take },
     Operation {
         name: "delay-take-equal",
-        instructions: 1448.0,
+        instructions: 1456.0,
         allocations: 0.2,
         run: delay_take_equal,
     },
     Operation { name: "queue-offer", instructions: 291.0, allocations: 0.02, run: queue_offer },
     Operation { name: "queue-reset", instructions: 152.0, allocations: 0.0, run: queue_reset },
     Operation { name: "queue-remove", instructions: 211.0, allocations: 0.0, run: queue_remove },
-    Operation { name: "queue-poll", instructions: 652.0, allocations: 0.02, run: queue_poll },
+    Operation { name: "queue-poll", instructions: 672.0, allocations: 0.02, run: queue_poll },
     Operation { name: "pool-cancel", instructions: 1080.0, allocations: 1.002, run: pool_cancel },
     Operation { name: "rx-cancel", instructions: 2160.0, allocations: 1.002, run: rx_cancel },
 ];
