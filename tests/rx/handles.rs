@@ -1,7 +1,7 @@
 //! Handles from outside whose drop panics, or calls the worker: they cost nobody a task, and meet no lock (S11, S17).
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, mpsc};
+use std::sync::{Arc, Mutex, OnceLock, Weak, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -113,6 +113,8 @@ fn s17_a_timer_queues_its_own_task_whatever_the_handle_of_an_earlier_one_does() 
     clock.advance(110 * MS);
     run(&tasks, 1); // its timer also queues the task that is due earlier, and drops its handle
     assert_eq!((log.all(), worker.pending()), (vec![1, 2], 0));
+    run(&tasks, 0); // it finds nothing, and lets go of the queue
+    assert_eq!((log.all(), worker.pending()), (vec![1, 2], 0));
 }
 
 /// The timer of an attempt fires before its handle is stored. The next attempt finds the handle, and drops it.
@@ -122,7 +124,9 @@ fn s11_the_handle_of_an_attempt_is_dropped_with_nothing_locked() {
     let ((is_in, comes_in), (go_on, goes_on)) = (mpsc::channel(), mpsc::channel::<()>());
     let (comes_in, goes_on) = (Mutex::new(comes_in), Mutex::new(goes_on));
     let (freed, is_freed) = mpsc::channel();
-    let (clock, count, other) = (ManualClock::new(), AtomicUsize::new(0), Arc::clone(&second));
+    let (clock, count, other) = (ManualClock::new(), AtomicUsize::new(0), Arc::downgrade(&second));
+    // Not held by the schedule, which the worker holds.
+    let worker = |of: &Weak<OnceLock<Worker>>| of.upgrade().and_then(|it| it.get().cloned());
     let kept = Arc::new(Mutex::new(Vec::new()));
     let keeps = Arc::clone(&kept);
     let timers = TasksOnly::new(
@@ -132,12 +136,12 @@ fn s11_the_handle_of_an_attempt_is_dropped_with_nothing_locked() {
                 keeps.lock().expect("whole").push(task);
                 return Ok(handle(|| ()));
             }
-            other.get().expect("set").schedule(|| ()); // it waits for the attempt too
+            worker(&other).expect("set").schedule(|| ()); // it waits for the attempt too
             thread::spawn(task);
             comes_in.lock().expect("whole").recv().expect("the attempt offers a drain");
-            let (other, freed) = (Arc::clone(&other), freed.clone());
+            let (other, freed) = (Weak::clone(&other), freed.clone());
             Ok(handle(move || {
-                other.get().expect("set").dispose();
+                worker(&other).expect("set").dispose();
                 _ = freed.send(());
             }))
         },
