@@ -27,7 +27,8 @@
 //!
 //! - DEADLOCK-1 A timer that only the blocked thread can serve has a clone of another waker, [`OwnTimers`]. An owner that takes
 //!   it out of the timer gets a clone of the future's waker, which is made before that of [`OwnTimers`] is dropped. The
-//!   clones of the former are counted before those of the latter. So one outside of the timers is never overlooked.
+//!   clones of the former are counted before those of the latter. So a clone that is outside of the timers when the former are
+//!   counted is not overlooked.
 
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};

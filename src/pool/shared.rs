@@ -76,8 +76,8 @@ impl Shared {
                 head.into_iter().for_each(wait);
                 return Ok(task);
             }
-            // Whoever takes the task out of the queue decides what becomes of it: a thread that has come in the meantime, a
-            // `shutdown_now`, or this call.
+            // A thread of the pool or a `shutdown_now` may have taken the task out in the meantime. Then it was accepted. If this
+            // call takes it out, nobody else will run it, and it is refused.
             Ok(_) if !self.take_out(noted) => return Ok(task),
             Ok(_) => ScheduleError::NoThread,
             Err(_) => ScheduleError::Closed,

@@ -8,9 +8,9 @@
 //! - A thread is started when there is work, no idle thread, and fewer threads than the limit. It is started
 //!   by the caller that brings a task, or by a thread that takes a task and leaves others behind. So a thread waits for
 //!   the next deadline as long as one is free to.
-//! - A thread ends when the queue is over: closed, or empty in a pool that is shut down. It also ends when it has been idle for longer than `keep_alive` and more threads run than
-//!   the core. The only idle thread stays while the queue has items. If there is work, another thread is started in place of
-//!   one that has ended.
+//! - A thread ends when the queue is over: closed, or empty in a pool that is shut down. It also ends when it has been idle
+//!   for longer than `keep_alive` and more threads run than the core. The only idle thread stays while the queue has items.
+//!   If there is work, another thread is started in place of one that has ended.
 //! - At least one thread does not wait, directly or through other pools, for a task of its own pool.
 //!   [`deadlock`](crate::executor::deadlock) refuses the wait of the last one.
 //! - The factory is user code, so it is called with nothing locked. Until one thread runs, each caller that
@@ -34,9 +34,9 @@ use crate::platform::sync::lock_std;
 /// How long threads above the core stay idle by default.
 const KEEP_ALIVE: Duration = Duration::from_secs(60);
 
-/// The only idle thread stays while the queue has items. What it waits for may be cancelled, and then it is not needed any more. To
-/// find that out it looks again after `keep_alive`, then after twice the time, or this time if that is longer, and so on: seldom,
-/// because it is to be free when idle.
+/// The only idle thread stays while the queue has items. If they are all cancelled the pool does not need it any more, and nobody
+/// tells it so. So it looks again: after `keep_alive`, then after twice the time, and so on. Each look but the first comes at
+/// least this long after the one before. It looks seldom, because an idle pool is to be free.
 const FIRST_LOOK: Duration = Duration::from_millis(10);
 
 thread_local! {

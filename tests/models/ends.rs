@@ -268,6 +268,25 @@ fn models_two_runs_that_await_each_others_end() {
     });
 }
 
+/// A series that its executor drops is over, and a close that has found it on its way to that is told so (END-5).
+#[test]
+fn models_close_against_the_drop_of_what_was_handed_over() {
+    loom::model(|| {
+        let (scheduler, driver, keeper) = scheduler();
+        let handle = scheduler.schedule_repeatedly(SECOND, SECOND, || ()).expect("open");
+        driver.advance(SECOND);
+        let given = next(&keeper);
+        let dropper = thread::spawn(move || {
+            drop(given);
+            magazines::flush();
+        });
+        drop(scheduler.close().expect("it is told"));
+        dropper.join().unwrap();
+        assert!(handle.is_done() && scheduler.pending() == 0);
+        end(scheduler, driver, keeper);
+    });
+}
+
 /// A leftover counts as a run before a cancel finds that it has started (S29).
 #[test]
 fn models_a_leftover_that_starts_against_a_look_for_runs() {

@@ -18,7 +18,8 @@ use tickwheel::rx::{
     self, ContextAwareScheduler, ContextCapture, ExecutorScheduler, TrampolineScheduler, Worker,
 };
 use tickwheel::{
-    Cancellable, Inline, ManualClock, Schedule, ScheduleError, ScheduleExt, Scheduler, ThreadPool,
+    Cancellable, DueTask, Inline, ManualClock, Schedule, ScheduleError, ScheduleExt, Scheduler,
+    ThreadPool,
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -66,6 +67,7 @@ fn s31_a_leftover_of_a_worker_has_the_name_of_its_task() {
     fn moved() {}
     fn again() {}
     fn boxed() {}
+    fn put_off() {}
     let (scheduler, driver) = driven();
     let worker = ExecutorScheduler::new(Inline, &scheduler).worker();
     worker.schedule_after(SECOND * 5, once);
@@ -75,9 +77,18 @@ fn s31_a_leftover_of_a_worker_has_the_name_of_its_task() {
     anything.schedule_once(SECOND * 8, boxed).expect("open");
     assert_eq!(driver.advance(SECOND), 1, "the series runs once, so its timer is another one");
     assert!(sooner.reset(SECOND * 5));
+    // It waits for its turn without a timer. A reset puts it off, and sets one.
+    let kept = Arc::new(Mutex::new(Vec::new()));
+    let keep = Arc::clone(&kept);
+    let runs_nothing = move |task: DueTask| keep.lock().expect("whole").push(task);
+    let other = ExecutorScheduler::new(runs_nothing, &scheduler).worker();
+    let later = other.schedule(put_off);
+    assert!(later.reset(SECOND * 20));
     let names = driver.close().into_iter().map(|left| left.name()).collect::<Vec<_>>();
     let expected = [type_name_of_val(&once), type_name_of_val(&moved), type_name_of_val(&again)];
-    assert_eq!(names, [expected.as_slice(), &[type_name_of_val(&boxed)]].concat());
+    let later = [type_name_of_val(&boxed), type_name_of_val(&put_off)];
+    assert_eq!(names, [&expected[..], &later].concat());
+    kept.lock().expect("whole").clear(); // the drain that the executor keeps has the queue
 }
 
 #[test]

@@ -30,7 +30,8 @@ pub(crate) const GRACE: Duration = Duration::from_secs(1);
 
 const _: () = assert!(IS_MODEL || pages::PAGE_BYTES == PAGE * size_of::<TaskHolder>());
 
-/// The page down to which a trim has come from the top. `None` if no trim is under way.
+/// The page down to which a trim has come from the top. `None` if no trim is under way. After a panic of ours under this lock
+/// nothing is trimmed any more.
 static TRIMMER: Mutex<Option<usize>> = Mutex::new(None);
 
 /// How many engines there are, which trim as they turn. Relaxed: the count orders nothing.
