@@ -73,6 +73,23 @@ pub enum Error {
         /// How long after that the handler has returned. `None`: it goes on.
         late: Option<Duration>,
     },
+    /// A handler was not called, because its transaction, or its runtime, was not there within the time limit. Its run was given back,
+    /// without an attempt less, and comes again. [`WorkerBuilder::on_error`](crate::WorkerBuilder::on_error) is told so, but for times
+    /// in which the database cannot be reached, which it knows already. A limit that is shorter than a transaction takes to begin
+    /// shows itself by one after the other of these.
+    #[error(
+        "the handler of the kind {kind:?} was not called with the timer {key:?}, because its transaction, or its runtime, was not \
+         there within the time limit of {limit:?}: its run is given back, and comes again"
+    )]
+    #[non_exhaustive]
+    NotCalled {
+        /// The kind of the timer.
+        kind: String,
+        /// Its key.
+        key: String,
+        /// How long the run might take, and has waited.
+        limit: Duration,
+    },
     /// All threads of this kind are in handlers that have exceeded their time limits, so the worker claims no more timers of
     /// the kind until one of them returns. [`WorkerBuilder::on_error`](crate::WorkerBuilder::on_error) is told so.
     #[error(
@@ -124,6 +141,9 @@ impl Error {
             Error::TimeLimit { kind, key, limit, late } => {
                 let (kind, key) = (kind.clone(), key.clone());
                 Error::TimeLimit { kind, key, limit: *limit, late: *late }
+            }
+            Error::NotCalled { kind, key, limit } => {
+                Error::NotCalled { kind: kind.clone(), key: key.clone(), limit: *limit }
             }
             Error::Stuck(kind) => Error::Stuck(kind.clone()),
             Error::Shards(_) => Error::Invalid(self.to_string()),

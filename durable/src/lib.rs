@@ -92,7 +92,8 @@
 //! | stop a handler whose timer was cancelled or replaced | [`Run::cancelled`], [`Run::is_current`] |
 //!
 //! A handler that exceeds its time limit has failed, and its timer is tried again. Its thread is replaced, or its future dropped, and
-//! [`WorkerBuilder::on_error`] gets [`Error::TimeLimit`] at once, as an alarm.
+//! [`WorkerBuilder::on_error`] gets [`Error::TimeLimit`] at once, as an alarm. A handler whose transaction or runtime is not there within
+//! the limit is not called, and no attempt is spent. The hook gets [`Error::NotCalled`], and the run comes again.
 //!
 //! A cancel or a replacement reaches a run within a second, from whatever process it comes. A worker asks each half second which of its
 //! runs are still its own, if some have lasted for a quarter of a second. For a thousand of them that took the worker 5 ms of

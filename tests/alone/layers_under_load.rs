@@ -590,8 +590,12 @@ fn a_task_that_floods_its_own_layer_does_not_wait() {
     floods_its_own(&thread.runner(), posts);
 }
 
+/// A thread that a layer holds back has waited 141 times by the time that it is told to go on (measured with a pool that stood still).
+/// One that is not may still meet a lock that is held, six times in a busy hour.
+const HELD_BACK: u64 = 30;
+
 /// Returns the number of voluntary context switches of the calling thread.
-fn waits() -> Option<usize> {
+fn waits() -> Option<u64> {
     let status = std::fs::read_to_string(proc("thread-self/status")?).ok()?;
     let line = status.lines().find(|line| line.starts_with("voluntary_ctxt_switches"))?;
     line.split_whitespace().nth(1)?.parse().ok()
@@ -610,7 +614,7 @@ fn floods_its_own(layer: &(impl Schedule + Clone + 'static), posts: usize) {
     };
     layer.schedule_once(Duration::ZERO, task).expect("open");
     let waited = told.recv_timeout(PATIENCE).expect("it has run");
-    assert!(waited.is_none_or(|waited| waited < 5), "{waited:?} waits");
+    assert!(waited.is_none_or(|waited| waited < HELD_BACK), "{waited:?} waits");
     until("all have run", || ran.load(Ordering::SeqCst) == posts);
 }
 
@@ -634,6 +638,6 @@ fn brings_timers(layer: &impl Schedule) {
     let timers: Vec<_> =
         (0..count(150_000, 150_000)).map(|_| layer.schedule_once(HOUR, || ())).collect();
     let waited = waits().zip(before).map(|(after, before)| after - before);
-    assert!(waited.is_none_or(|waited| waited < 5), "{waited:?} waits");
+    assert!(waited.is_none_or(|waited| waited < HELD_BACK), "{waited:?} waits");
     timers.into_iter().flatten().for_each(|timer| assert!(timer.cancel()));
 }

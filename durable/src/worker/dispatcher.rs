@@ -888,6 +888,8 @@ impl<'a> Dispatcher<'a> {
         }
         if was_called {
             shared.tell_of_time_limit(kind, &timer, None);
+        } else {
+            shared.tell_of_no_call(kind, &timer);
         }
         if !is_alive {
             shared.report(&Error::Stuck(shared.kinds[kind].name.clone()));

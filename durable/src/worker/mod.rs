@@ -283,8 +283,9 @@ impl WorkerBuilder {
     /// before any, of all kinds. By default a minute. One of less than a millisecond is refused by [`start`](WorkerBuilder::start).
     ///
     /// That of a handler that is a future counts from the moment at which its runtime polls it first. Until then it waits, as a run does
-    /// that waits for a thread, and no attempt is spent. One that has waited for a time limit is given back, because its runtime may be stuck.
-    /// The same goes for a handler in a transaction: until the worker has that, it waits, because the database is away, say.
+    /// that waits for a thread, and no attempt is spent. One that has waited for a time limit is given back, because its runtime may be stuck,
+    /// and [`on_error`](WorkerBuilder::on_error) gets [`Error::NotCalled`]. The same goes for a handler in a transaction: until the worker
+    /// has that, it waits, because the database is away, say.
     ///
     /// A run that exceeds the limit has failed, and its timer is tried again. The hook of [`on_error`](WorkerBuilder::on_error) gets
     /// [`Error::TimeLimit`] at once. The handler cannot be stopped, unless it is a future. It is told so by [`Run::is_current`]
@@ -487,8 +488,8 @@ impl WorkerBuilder {
         self
     }
 
-    /// Sets what is told of errors of the database, of handlers that hang ([`Error::TimeLimit`], [`Error::Stuck`]), and of a worker that
-    /// stops by itself ([`Error::Schema`], [`Error::Stopped`]). By default they are printed to stderr.
+    /// Sets what is told of errors of the database, of handlers that hang ([`Error::TimeLimit`], [`Error::Stuck`]) or cannot be
+    /// called ([`Error::NotCalled`]), and of a worker that stops by itself ([`Error::Schema`], [`Error::Stopped`]). By default they are printed to stderr.
     ///
     /// If the database cannot be reached or used, the hook is told once. The worker goes on trying, after gaps that grow
     /// to five seconds, and [`on_recovery`](WorkerBuilder::on_recovery) is told when it has succeeded.
@@ -854,7 +855,7 @@ pub struct WorkerStats {
     /// Put off by their handlers ([`Failure::snooze`]), and written down. They are no failures.
     pub snoozed: u64,
     /// Claimed and given back, at the stop, or because the handler could not be called: the database could not be reached, or the
-    /// handler's runtime or transaction was not there within the time limit.
+    /// handler's runtime or transaction was not there within the time limit ([`Error::NotCalled`]).
     pub released: u64,
     /// Runs of series that were left out because they were late, as their cron rules say (feature `cron`, `Missed::Skip`).
     pub skipped: u64,

@@ -105,6 +105,11 @@ impl Shared {
         }
     }
 
+    /// Returns true while a part has failed and not worked since.
+    pub(super) fn is_out(&self) -> bool {
+        !self.outage.tries().failing.is_empty()
+    }
+
     /// The try of a part has failed.
     pub(super) fn has_failed(&self, part: Part, error: &Error) {
         let mut tries = self.outage.tries();

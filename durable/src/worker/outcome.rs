@@ -188,6 +188,15 @@ impl Shared {
         self.tell(&Error::TimeLimit { kind: of, key, limit, late });
     }
 
+    /// Tells that a handler was not called within its time limit, with nothing locked (LEASE-4). An outage is told of by itself.
+    pub(super) fn tell_of_no_call(&self, kind: usize, timer: &Timer) {
+        if !self.is_out() {
+            let limit = self.time_limit_of(kind, timer);
+            let (kind, key) = (timer.kind.clone(), timer.key.clone());
+            self.tell(&Error::NotCalled { kind, key, limit });
+        }
+    }
+
     /// Counts a failure and tells of it, with nothing locked (LEASE-4). A death is told of once it is written.
     pub(super) fn tell_of_failure(&self, timer: &Timer, then: &Then) {
         let (reason, is_dead) = match then {

@@ -388,7 +388,11 @@ pub(super) fn end(shared: &Shared, job: &Job, ended: Ended, took: Duration) {
         held.stage = Stage::Settled;
         drop(state);
         if matches!(ended, Ended::NotCalled) {
-            return give_back(shared, job);
+            give_back(shared, job);
+            if is_late {
+                shared.tell_of_no_call(job.kind, &job.timer);
+            }
+            return;
         }
         // A handler that stops because its timer is gone has not failed, and nothing will be written of it.
         if !was_ok || !job.tenure.is_over() {

@@ -274,7 +274,11 @@ fn a_kind_that_has_no_room_gathers_no_wakes_for_ever() {
 /// Whether a handler was called is decided once. A thread that comes to its transaction just then must not call it any more.
 #[test]
 fn a_run_whose_time_was_over_before_its_call_is_not_called() {
-    let still = Still::new(|worker| worker.handle_in_sqlite("mail", |_, _| Ok(())));
+    let (tell, told) = std::sync::mpsc::channel();
+    let still = Still::new(|worker| {
+        let worker = worker.on_error(move |error| _ = tell.send(error.to_string()));
+        worker.handle_in_sqlite("mail", |_, _| Ok(()))
+    });
     let shared = &still.shared;
     still.schedule("mail", "1");
     let mut dispatcher = Dispatcher::new(shared, None);
@@ -290,6 +294,36 @@ fn a_run_whose_time_was_over_before_its_call_is_not_called() {
     assert!(matches!(outcomes[..], [Finish { then: Then::Release, .. }]), "{outcomes:?}");
     let stats = shared.stats();
     assert_eq!((stats.failed, stats.timed_out, stats.stuck), (0, 0, 0), "{stats:?}");
+    // It comes again as often as that happens, so somebody has to learn of it.
+    let told: Vec<_> = told.try_iter().collect();
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].contains("was not called with the timer \"1\""), "{told:?}");
+}
+
+/// The thread may notice before the dispatcher does. And an outage, which is told of by itself, is no reason to tell of each run.
+#[test]
+fn a_call_that_was_not_made_in_time_is_told_of_once_and_not_in_an_outage() {
+    let (tell, told) = std::sync::mpsc::channel();
+    let still = Still::new(|worker| {
+        let worker = worker.on_error(move |error| _ = tell.send(error.to_string()));
+        worker.handle_in_sqlite("mail", |_, _| Ok(()))
+    });
+    let shared = &still.shared;
+    let mut dispatcher = Dispatcher::new(shared, None);
+    let mut not_called = |key| {
+        still.schedule("mail", key);
+        dispatcher.claim(0, 1).expect("a claim");
+        let (job, limit) =
+            runner::begin(shared, 0, vec![still.take_job(0)]).pop().expect("it begins");
+        still.clock.advance_to(still.clock.now() + limit);
+        runner::end(shared, &job, runner::Ended::NotCalled, limit);
+    };
+    not_called("1");
+    assert_eq!(told.try_iter().count(), 1);
+    shared.has_failed(Part::Listener, &Error::Busy);
+    not_called("2");
+    let told: Vec<_> = told.try_iter().collect();
+    assert_eq!(told, [Error::Busy.to_string()], "the outage alone");
 }
 
 /// The time limit counts from the call, and so does the time by which a handler has exceeded it.
