@@ -927,13 +927,15 @@ fn a_join_that_counts_on_a_start_which_fails_says_so() {
         Err(std::io::Error::other("no more"))
     });
     let pool = pool.build().expect("threads");
-    let (inner, (go_on, goes_on)) = (pool.clone(), channel::<()>());
+    let (inner, (go_on, goes_on), (begin, begins)) = (pool.clone(), channel::<()>(), channel());
     let outer = pool.submit(move || {
+        _ = begin.send(());
         goes_on.recv().expect("the other one is being started");
         let part = inner.submit(|| 1).expect("it waits for a thread");
         matches!(part.join(), Err(JoinError::WouldDeadlock))
     });
     let outer = outer.expect("open");
+    begins.recv().expect("it begins"); // or its thread might be the one that starts the other
     let other = pool.clone();
     let starts = thread::spawn(move || other.submit(|| 2).map(drop));
     is_in.recv().expect("it calls the factory");
