@@ -407,6 +407,8 @@ MUTATIONS = [
      "        let task = self.get_mut(key)?;\n        let timer = std::mem::replace(&mut task.timer, Timer::InHand);\n"
      "        task.set_for = (!is_elsewhere).then_some(task.deadline);\n"
      "        Some((Wait { key, deadline: task.deadline, set_for: task.set_for }, timer))\n", tests("layers::s28_layers")),
+    ("rx: a reset runs the task in the call", "src/rx/timer.rs",
+     "|state| state.has_drain)", "|_| true)", [*TESTS, "--test", "layers", "--", "s28_a_reset_of_a_task"]),
     ("rx: each later deadline sets a timer", "src/rx/timer.rs",
      "|set_for| *set_for <= deadline)", "|set_for| *set_for == deadline)", tests("layers::s28_layers")),
     ("rx: a timer that fires while its loop quits counts as a leftover", "src/rx/timer.rs",

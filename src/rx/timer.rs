@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::delayed::{Found, Wait};
-use super::serial::SerialQueue;
+use super::serial::{SerialQueue, State};
 pub(super) use crate::clock::timeline::after;
 use crate::platform::impls::impl_behind;
 use crate::platform::panics::BLIND_PAUSE;
@@ -168,16 +168,17 @@ impl SerialQueue {
         }
     }
 
-    /// Sets another timer for a task that was moved, or queues the task if it is due. `fired_for` is the time that the timer
-    /// was set for that has just fired too early.
+    /// Sets another timer for a task that was moved, or queues the task if it is due and there is a drain. A caller that moves a task
+    /// starts no drain: an inline executor would run the task in the call, and the caller may hold a lock that the task takes.
+    /// `fired_for` is the time that the timer was set for that has just fired too early.
     fn set_another(&self, of: WheelKey, old: Option<Cancellable>, fired_for: Option<Instant>) {
         let now = self.hook.catch(None, || self.retries.timers.now());
         // Under another key, the end of the old timer withdraws nothing.
         let another = self.state().delayed.reissue(of, false);
         cancel_timer(&self.hook, old);
         let Some((wait, _fired)) = another else { return };
-        if now >= Some(wait.deadline) {
-            return self.come_out(wait.key, now);
+        if now >= Some(wait.deadline) && self.come_out_if(wait.key, now, |state| state.has_drain) {
+            return;
         }
         // A schedule from outside may panic. That counts as a refusal.
         match self.hook.catch(None, || self.set_timer(wait, self.name_of(wait.key))) {
@@ -219,22 +220,42 @@ impl SerialQueue {
     /// Queues the task of a timer that fires, and before it those that are due earlier. `now` is the time if the clock was
     /// asked.
     fn come_out(&self, key: WheelKey, now: Option<Instant>) {
+        self.come_out_if(key, now, |_| true);
+    }
+
+    /// The same as long as the queue is in such a state. Returns false if it is not any more, and the task still waits.
+    fn come_out_if(
+        &self,
+        key: WheelKey,
+        mut now: Option<Instant>,
+        may_come: impl Fn(&State) -> bool,
+    ) -> bool {
         loop {
             let mut state = self.state();
+            if !may_come(&state) {
+                return false;
+            }
             match state.delayed.come_out(key, now) {
                 Found::Due { task, is_own } => {
                     state.push(Arc::clone(&task.job));
                     self.start_drain(state, None);
                     self.hook.catch(None, || drop(task)); // with the handle of its timer, which may be from outside
                     if is_own {
-                        return;
+                        return true;
                     }
                 }
                 Found::Early(set_for) => {
                     drop(state);
-                    return self.set_another(key, None, set_for);
+                    let is_asked = now.is_some();
+                    if !is_asked {
+                        now = self.hook.catch(None, || self.retries.timers.now()); // DELAY-2
+                    }
+                    if is_asked || now.is_none() {
+                        self.set_another(key, None, set_for);
+                        return true;
+                    }
                 }
-                Found::Nothing => return, // it was cancelled, or another timer has queued it
+                Found::Nothing => return true, // it was cancelled, or another timer has queued it
             }
         }
     }
