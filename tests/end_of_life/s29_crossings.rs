@@ -386,7 +386,8 @@ fn s08_a_cancel_does_not_win_against_the_last_run_of_a_leftover() {
 
 #[test]
 fn s29_a_run_that_has_given_up_waiting_is_waited_for() {
-    let a = Scheduler::builder().shutdown_timeout(SECOND * 3).build().unwrap();
+    let builder = Scheduler::builder().executor(ThreadPool::new(2)); // on one processor, too
+    let a = builder.shutdown_timeout(SECOND * 3).build().unwrap();
     let (go, wait) = mpsc::channel::<()>();
     let (looked, looks) = mpsc::channel();
     let done = Arc::new(AtomicBool::new(false));

@@ -8,7 +8,9 @@ use std::task::{Poll, Wake, Waker};
 use std::time::Duration;
 
 use crate::common::told::Poller;
-use crate::common::{Moody, OnDrop, Random, Wall, count, driven, driven_by, silence, until};
+use crate::common::{
+    Moody, OnDrop, PATIENCE, Random, Wall, count, driven, driven_by, silence, until,
+};
 use crate::{poll_with, waker};
 use tickwheel::{ManualClock, Observer, Precision, Scheduler, WheelView};
 
@@ -177,7 +179,8 @@ fn s26_a_million_sleeps_are_counted_like_tasks() {
 #[test]
 fn s26_a_close_that_has_returned_has_counted_the_sleepers() {
     for _ in 0..20 {
-        let (scheduler, task) = (Scheduler::new(), Poller::new());
+        let builder = Scheduler::builder().shutdown_timeout(PATIENCE);
+        let (scheduler, task) = (builder.build().expect("a thread"), Poller::new());
         let mut sleeps: Vec<_> = (0..500).map(|_| scheduler.sleep(SECOND * 60)).collect();
         assert!(sleeps.iter_mut().all(|sleep| task.poll(sleep).is_pending()));
         assert!(scheduler.close().expect("in time").is_empty());
