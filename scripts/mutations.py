@@ -531,7 +531,7 @@ MUTATIONS = [
      "            Due::Now => Some(owner.now()),\n", "            Due::Now => None,\n", tests("layers::s28_layers")),
     ("queue: an item that was moved comes early", "src/pool/queue.rs",
      "        state.wheel.reset(key, tick);\n",
-     "        state.wheel.reset(key, tick - 1);\n", tests("layers::delayed_work_queue")),
+     "        state.wheel.reset(key, tick - 1);\n", tests("soak::delayed_work_queue_model")),
     ("jobs: a run forgets where it was moved", "src/job/mod.rs",
      "                        next.due = *deadline;\n", "", tests("layers::conformance")),
     ("jobs: a series that was moved keeps its phase", "src/job/mod.rs",

@@ -83,7 +83,7 @@
 //!
 //! With 400 timers due within four seconds on three servers, one of which was killed in the middle, those on the others were late by
 //! 3.7 ms in the median before and by 2.3 ms after it, and by 27 and 28 ms at most (`TICKWHEEL_ONLY=killed cargo test -p
-//! tickwheel-durable --test faults with_three_servers`; a debug build, two cores with other work).
+//! tickwheel-durable --test faults over_three_servers`; a debug build, two cores with other work).
 //!
 //! What told workers of news was changed twice. A notice for each row of a batch floods the server, and one for the whole
 //! batch names the earliest only: the second timer of a batch was a minute late. Now a claim that does not fill up also

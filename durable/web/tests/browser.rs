@@ -63,7 +63,7 @@ fn die(path: &str, timers: &Timers, kind: &str, key: &str, error: &str) {
 }
 
 #[test]
-fn an_operator_uses_the_page() {
+fn an_operator_uses_the_page_in_a_browser() {
     if let Some(reason) = missing() {
         assert!(std::env::var_os("CI").is_none(), "CI tests the page in a browser: {reason}");
         return databases::say(&format!("the page in a browser: skipped: {reason}"));
