@@ -47,12 +47,13 @@ impl ExecutorScheduler {
     /// A thread that schedules a task on an idle worker calls the executor, and so does the tick thread for a delayed
     /// task. The scheduler's own executor is not used.
     ///
-    /// On [`Inline`](crate::Inline), a task runs in the call that schedules it. There is one exception: if a task that runs inline
-    /// schedules another one, the call returns at once, and the new task runs on the same stack after that task's
+    /// On [`Inline`](crate::Inline), a task without a delay runs in the call that schedules it. There is one exception: if a task
+    /// that runs inline schedules another one, the call returns at once, and the new task runs on the same stack after that task's
     /// batch. So any number of workers that schedule on each other keep the stack flat. But such a task must not *wait*
     /// for a task of another inline worker, because that one cannot start on this thread before the first has ended.
+    /// A call that resets a task, or schedules one for later, runs none.
     ///
-    /// The call also runs what other threads bring to the worker in the meantime. If they never stop, it returns after
+    /// A call that runs its task also runs what other threads bring to the worker in the meantime. If they never stop, it returns after
     /// about 100 ms (by the worker's clock, and at the end of a batch of 64 tasks), and the scheduler's tick thread goes
     /// on.
     pub fn new(executor: impl Executor, scheduler: &Scheduler) -> ExecutorScheduler {
