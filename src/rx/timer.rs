@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::delayed::{Found, Wait};
-use super::serial::{SerialQueue, State};
+use super::serial::SerialQueue;
 pub(super) use crate::clock::timeline::after;
 use crate::platform::impls::impl_behind;
 use crate::platform::panics::BLIND_PAUSE;
@@ -177,7 +177,7 @@ impl SerialQueue {
         let another = self.state().delayed.reissue(of, false);
         cancel_timer(&self.hook, old);
         let Some((wait, _fired)) = another else { return };
-        if now >= Some(wait.deadline) && self.come_out_if(wait.key, now, |state| state.has_drain) {
+        if now >= Some(wait.deadline) && self.come_out_to(wait.key, now, true) {
             return;
         }
         // A schedule from outside may panic. That counts as a refusal.
@@ -220,19 +220,14 @@ impl SerialQueue {
     /// Queues the task of a timer that fires, and before it those that are due earlier. `now` is the time if the clock was
     /// asked.
     fn come_out(&self, key: WheelKey, now: Option<Instant>) {
-        self.come_out_if(key, now, |_| true);
+        self.come_out_to(key, now, false);
     }
 
-    /// The same as long as the queue is in such a state. Returns false if it is not any more, and the task still waits.
-    fn come_out_if(
-        &self,
-        key: WheelKey,
-        mut now: Option<Instant>,
-        may_come: impl Fn(&State) -> bool,
-    ) -> bool {
+    /// The same, perhaps to a drain that there is alone. Returns false if there is none, and the task still waits.
+    fn come_out_to(&self, key: WheelKey, mut now: Option<Instant>, needs_drain: bool) -> bool {
         loop {
             let mut state = self.state();
-            if !may_come(&state) {
+            if needs_drain && !state.has_drain {
                 return false;
             }
             match state.delayed.come_out(key, now) {
@@ -248,7 +243,8 @@ impl SerialQueue {
                     drop(state);
                     let is_asked = now.is_some();
                     if !is_asked {
-                        now = self.hook.catch(None, || self.retries.timers.now()); // DELAY-2
+                        // Only the clock can tell whether it is due (DELAY-2).
+                        now = self.hook.catch(None, || self.retries.timers.now());
                     }
                     if is_asked || now.is_none() {
                         self.set_another(key, None, set_for);

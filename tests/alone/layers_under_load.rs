@@ -579,7 +579,7 @@ fn who_is_ahead_of_a_layer_that_stands_still_is_not_locked_out() {
 #[test]
 fn a_task_that_floods_its_own_layer_does_not_wait() {
     let _alone = alone();
-    let posts = count(200_000, 200_000);
+    let posts = 200_000;
     let pool = ScheduledThreadPool::new(1);
     let timers = Scheduler::new();
     let worker = ExecutorScheduler::new(ThreadPool::new(1), &timers).worker();
@@ -591,7 +591,7 @@ fn a_task_that_floods_its_own_layer_does_not_wait() {
 }
 
 /// A thread that a layer holds back has waited 141 times by the time that it is told to go on (measured with a pool that stood still).
-/// One that is not may still meet a lock that is held, six times in a busy hour.
+/// One that is not held back may still meet a lock that is held: six times was the most that was seen.
 const HELD_BACK: u64 = 30;
 
 /// Returns the number of voluntary context switches of the calling thread.
@@ -618,7 +618,7 @@ fn floods_its_own(layer: &(impl Schedule + Clone + 'static), posts: usize) {
     until("all have run", || ran.load(Ordering::SeqCst) == posts);
 }
 
-/// Tasks that are not due hold nobody back, however many there are, because they are no work yet.
+/// Tasks that are not due hold nobody back, however many there are, because they are no work yet. These are more than may be ahead.
 #[test]
 fn pending_timers_hold_nobody_back() {
     let _alone = alone();
@@ -635,8 +635,7 @@ fn pending_timers_hold_nobody_back() {
 
 fn brings_timers(layer: &impl Schedule) {
     let before = waits();
-    let timers: Vec<_> =
-        (0..count(150_000, 150_000)).map(|_| layer.schedule_once(HOUR, || ())).collect();
+    let timers: Vec<_> = (0..150_000).map(|_| layer.schedule_once(HOUR, || ())).collect();
     let waited = waits().zip(before).map(|(after, before)| after - before);
     assert!(waited.is_none_or(|waited| waited < HELD_BACK), "{waited:?} waits");
     timers.into_iter().flatten().for_each(|timer| assert!(timer.cancel()));

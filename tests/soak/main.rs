@@ -1,7 +1,7 @@
 //! What runs on seeds: models, which predict each step (`driver_model`, `wheel_model`, `deadline_model`, `delay_queue_model`,
-//! `delayed_work_queue_model`), and long random lives of the core and of each layer, with a ledger: sizes that go up and down by thousands, moves, cancels,
-//! series, executors that refuse and recover, panics in tasks, destructors and hooks, and ends of all kinds in the middle of
-//! it. Each task that is accepted ends exactly once, and none starts early (`book.rs`).
+//! `delayed_work_queue_model`), and long random lives of the core and of each layer, with a ledger: sizes that go up and down by
+//! thousands, moves, cancels, series, executors that refuse and recover, panics in tasks, destructors and hooks, and ends of all
+//! kinds in the middle of it. Each task that is accepted ends exactly once, and none starts early (`book.rs`).
 //!
 //! | file | what it is |
 //! | --- | --- |

@@ -2,6 +2,7 @@
 //! happen between two steps of a thread happens there, because the test does it at that moment.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver};
 use std::sync::{Mutex, OnceLock};
 
 use tracing::span::{Attributes, Id};
@@ -38,6 +39,13 @@ impl Still {
             .for_each(|kind| state.lines[kind].handlers = shared.threads_of(kind));
         drop(state);
         Still { timers, clock, shared: Arc::new(shared) }
+    }
+
+    /// The same, and what its hook for errors is told.
+    fn telling(build: impl FnOnce(WorkerBuilder) -> WorkerBuilder) -> (Still, Receiver<String>) {
+        let (tell, told) = mpsc::channel();
+        let hook = move |error: &Error| _ = tell.send(error.to_string());
+        (Still::new(|worker| build(worker.on_error(hook))), told)
     }
 
     fn schedule(&self, kind: &str, key: &str) {
@@ -274,11 +282,7 @@ fn a_kind_that_has_no_room_gathers_no_wakes_for_ever() {
 /// Whether a handler was called is decided once. A thread that comes to its transaction just then must not call it any more.
 #[test]
 fn a_run_whose_time_was_over_before_its_call_is_not_called() {
-    let (tell, told) = std::sync::mpsc::channel();
-    let still = Still::new(|worker| {
-        let worker = worker.on_error(move |error| _ = tell.send(error.to_string()));
-        worker.handle_in_sqlite("mail", |_, _| Ok(()))
-    });
+    let (still, told) = Still::telling(|worker| worker.handle_in_sqlite("mail", |_, _| Ok(())));
     let shared = &still.shared;
     still.schedule("mail", "1");
     let mut dispatcher = Dispatcher::new(shared, None);
@@ -303,11 +307,7 @@ fn a_run_whose_time_was_over_before_its_call_is_not_called() {
 /// The thread may notice before the dispatcher does. And an outage, which is told of by itself, is no reason to tell of each run.
 #[test]
 fn a_call_that_was_not_made_in_time_is_told_of_once_and_not_in_an_outage() {
-    let (tell, told) = std::sync::mpsc::channel();
-    let still = Still::new(|worker| {
-        let worker = worker.on_error(move |error| _ = tell.send(error.to_string()));
-        worker.handle_in_sqlite("mail", |_, _| Ok(()))
-    });
+    let (still, told) = Still::telling(|worker| worker.handle_in_sqlite("mail", |_, _| Ok(())));
     let shared = &still.shared;
     let mut dispatcher = Dispatcher::new(shared, None);
     let mut not_called = |key| {
@@ -332,9 +332,7 @@ fn the_wait_for_a_transaction_is_no_time_of_a_handler_that_comes_back() {
     let seen = Arc::new(OnceLock::<(Arc<Shared>, Arc<VirtualClock>)>::new());
     let (of_handler, of_rule) = (Arc::clone(&seen), Arc::clone(&seen));
     let is_asked = AtomicBool::new(false);
-    let (tell, told) = std::sync::mpsc::channel();
-    let still = Still::new(|worker| {
-        let worker = worker.on_error(move |error| _ = tell.send(error.to_string()));
+    let (still, told) = Still::telling(|worker| {
         let worker = worker.rules(move |_, after| {
             // It is asked before the transaction begins, and stands for all that takes time there.
             let (_, clock) = of_rule.get().expect("it is set");
