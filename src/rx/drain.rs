@@ -21,7 +21,8 @@
 //!   one on a stack is the outermost *inline* drain. The others wait in `WAITING`, and the outermost one runs them,
 //!   batch by batch, before that first call returns. If other threads bring tasks without end, that would be never. So
 //!   a drain that has held such a call for [`LONGEST_INLINE`], by the clock of the worker, goes to the retry queue, whose
-//!   timer runs it without a delay. In virtual time the clock stands still, and so the call runs all.
+//!   timer runs it without a delay. In virtual time the clock stands still, and so the call runs all. A call that moves a
+//!   task, or sets its timer, runs none: its caller may hold a lock that the task takes. Its drains go to the retry queue too.
 //! - A drain that reaches a thread in any other way, for example from an executor's queue in a nested loop of a
 //!   task, runs at once. It does not wait for an inline drain below it on the stack, because a task there may wait for
 //!   it.
@@ -64,6 +65,9 @@ const MAX_FAILURES: u32 = 1024;
 /// How many drains one attempt hands over at most.
 const MAX_PER_ATTEMPT: usize = 1024;
 
+/// How often a drain that may not run in a call is given to timers, before the last resort has it.
+const MAX_ROUNDS: usize = 8;
+
 /// What the calling thread does with drains.
 #[derive(Clone, Copy, Default)]
 pub(super) struct ThreadState {
@@ -103,6 +107,29 @@ fn with_state<R>(state: ThreadState, act: impl FnOnce() -> R) -> R {
 pub(super) fn with_a_drain<R>(act: impl FnOnce() -> R) -> R {
     let state = ThreadState { is_draining: true, ..this_thread() };
     with_state(state, || caught(act)).unwrap_or_else(|panic| resume_unwind(panic))
+}
+
+/// Calls something for a caller that may hold a lock which tasks take. Inline drains that it brings wait for their timers (DRAIN-2).
+pub(super) fn without_runs<R>(act: impl FnOnce() -> R) -> R {
+    let before = this_thread();
+    if before.is_inline || WAITING.try_with(|_| ()).is_err() {
+        return act(); // they wait for the outermost one; or the thread ends
+    }
+    let take = || WAITING.with(RefCell::take);
+    let below = take();
+    let result = with_state(ThreadState { is_inline: true, ..before }, || {
+        let result = caught(act);
+        // Workers may keep each other's time. But timers that run all in the call bring back each drain that they get.
+        for is_last_resort in (1..=MAX_ROUNDS).map(|round| round == MAX_ROUNDS) {
+            for Drain { queue, .. } in take() {
+                let (hook, retries) = (queue.hook.clone(), Arc::clone(&queue.retries));
+                hook.catch(None, || retries.wait(queue, Duration::ZERO, is_last_resort));
+            }
+        }
+        result
+    });
+    WAITING.with(|drains| drains.replace(below));
+    result.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
 /// The right to run the tasks of a queue. If an executor drops it, it is handed over again (DRAIN-1).
@@ -202,7 +229,7 @@ impl Drain {
                 inline_since = self.inline_since.or(now);
                 let until = inline_since.map(|since| after(since, LONGEST_INLINE));
                 if until.is_some_and(|until| now >= Some(until)) {
-                    return Arc::clone(&queue.retries).wait(queue, Duration::ZERO);
+                    return Arc::clone(&queue.retries).wait(queue, Duration::ZERO, false);
                 }
             }
             let executor = queue.state().executor.clone();
@@ -229,7 +256,7 @@ impl Drain {
             if queue.has_more() {
                 let retries = Arc::clone(&queue.retries);
                 retries.failures.fetch_add(1, Ordering::Relaxed);
-                retries.wait(queue, retries.pause());
+                retries.wait(queue, retries.pause(), false);
             }
         });
     }
@@ -286,7 +313,7 @@ impl RetryQueue {
     }
 
     /// Adds a queue, with its drain. If no attempt is on its way, one is made after this pause.
-    fn wait(self: &Arc<Self>, queue: Arc<SerialQueue>, pause: Duration) {
+    fn wait(self: &Arc<Self>, queue: Arc<SerialQueue>, pause: Duration, is_last_resort: bool) {
         let mut state = lock(&self.state);
         state.last_ticket += 1;
         let ticket = state.last_ticket;
@@ -295,7 +322,7 @@ impl RetryQueue {
         if state.attempt == 0 {
             state.attempt = ticket;
             drop(state);
-            self.schedule(ticket, pause, false);
+            self.schedule(ticket, pause, is_last_resort);
         }
     }
 

@@ -23,6 +23,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::delayed::{Found, Wait};
+use super::drain::without_runs;
 use super::serial::SerialQueue;
 pub(super) use crate::clock::timeline::after;
 use crate::platform::impls::impl_behind;
@@ -128,7 +129,7 @@ impl SerialQueue {
         let run = move || timer.run();
         let handle = match on.as_scheduler() {
             Some(scheduler) => scheduler.schedule_at_named(name, at, run)?, // without a box
-            None => on.schedule_named(name, Request::At(at, Box::new(run)))?,
+            None => without_runs(|| on.schedule_named(name, Request::At(at, Box::new(run))))?,
         };
         if self.keep_timer(wait, handle) {
             self.follow(wait.key);
@@ -168,8 +169,7 @@ impl SerialQueue {
         }
     }
 
-    /// Sets another timer for a task that was moved, or queues the task if it is due and there is a drain. A caller that moves a task
-    /// starts no drain: an inline executor would run the task in the call, and the caller may hold a lock that the task takes.
+    /// Sets another timer for a task that was moved, or queues the task if it is due.
     /// `fired_for` is the time that the timer was set for that has just fired too early.
     fn set_another(&self, of: WheelKey, old: Option<Cancellable>, fired_for: Option<Instant>) {
         let now = self.hook.catch(None, || self.retries.timers.now());
@@ -177,8 +177,8 @@ impl SerialQueue {
         let another = self.state().delayed.reissue(of, false);
         cancel_timer(&self.hook, old);
         let Some((wait, _fired)) = another else { return };
-        if now >= Some(wait.deadline) && self.come_out_to(wait.key, now, true) {
-            return;
+        if now >= Some(wait.deadline) {
+            return without_runs(|| self.come_out(wait.key, now));
         }
         // A schedule from outside may panic. That counts as a refusal.
         match self.hook.catch(None, || self.set_timer(wait, self.name_of(wait.key))) {
@@ -219,24 +219,16 @@ impl SerialQueue {
 
     /// Queues the task of a timer that fires, and before it those that are due earlier. `now` is the time if the clock was
     /// asked.
-    fn come_out(&self, key: WheelKey, now: Option<Instant>) {
-        self.come_out_to(key, now, false);
-    }
-
-    /// The same, perhaps to a drain that there is alone. Returns false if there is none, and the task still waits.
-    fn come_out_to(&self, key: WheelKey, mut now: Option<Instant>, needs_drain: bool) -> bool {
+    fn come_out(&self, key: WheelKey, mut now: Option<Instant>) {
         loop {
             let mut state = self.state();
-            if needs_drain && !state.has_drain {
-                return false;
-            }
             match state.delayed.come_out(key, now) {
                 Found::Due { task, is_own } => {
                     state.push(Arc::clone(&task.job));
                     self.start_drain(state, None);
                     self.hook.catch(None, || drop(task)); // with the handle of its timer, which may be from outside
                     if is_own {
-                        return true;
+                        return;
                     }
                 }
                 Found::Early(set_for) => {
@@ -247,11 +239,10 @@ impl SerialQueue {
                         now = self.hook.catch(None, || self.retries.timers.now());
                     }
                     if is_asked || now.is_none() {
-                        self.set_another(key, None, set_for);
-                        return true;
+                        return self.set_another(key, None, set_for);
                     }
                 }
-                Found::Nothing => return true, // it was cancelled, or another timer has queued it
+                Found::Nothing => return, // it was cancelled, or another timer has queued it
             }
         }
     }

@@ -246,7 +246,7 @@ fn s28_leftovers_of_a_worker_show_the_new_deadline() {
 
 /// Returns a schedule over `timers` that puts each handle into a wrapper.
 fn wrapping<C: Cancel>(
-    timers: &Scheduler,
+    timers: &(impl Schedule + Clone + 'static),
     wrap: impl Fn(Cancellable) -> C + Send + Sync + 'static,
 ) -> impl Schedule + 'static {
     let (clock, timers) = (timers.clone(), timers.clone());
@@ -285,16 +285,57 @@ fn s28_a_handle_of_another_type_moves_nothing_unless_it_says_so_and_equals_its_c
 #[test]
 fn s28_a_reset_of_a_task_that_is_due_does_not_run_it_in_the_call() {
     let (timers, driver) = driven();
-    let worker = ExecutorScheduler::over(Inline, wrapping(&timers, Fixed)).worker();
-    let (lock, log) = (Arc::new(Mutex::new(())), Log::default());
-    let (of_task, said) = (Arc::clone(&lock), log.clone());
-    let task = worker.schedule_after(HOUR, move || said.say(of_task.try_lock().is_ok().into()));
-    let held = lock.lock().expect("whole");
-    assert!(task.reset(Duration::ZERO), "its timer cannot move, so it gets another one");
-    assert_eq!(log.all(), []);
-    drop(held);
-    driver.turn();
-    assert_eq!(log.all(), [1]);
+    let other = ExecutorScheduler::new(Inline, &timers).worker();
+    let third = ExecutorScheduler::over(Inline, other.clone()).worker();
+    let (clock, kept) = (timers.clone(), timers.clone());
+    // What is due when it comes never runs later there. So the global scheduler has it run.
+    let in_the_call = TasksOnly::new(
+        move || clock.now(),
+        move |due, task| match due {
+            Due::At(at) if at <= kept.now() => {
+                task();
+                Ok(Cancellable::from(Arc::new(CompositeCancellable::new())))
+            }
+            _ => Ok(Cancellable::from(Arc::new(Fixed(due.on(&kept, task)?)))),
+        },
+    );
+    for (workers, is_virtual) in [
+        (ExecutorScheduler::over(Inline, wrapping(&timers, Fixed)), true),
+        (ExecutorScheduler::over(Inline, wrapping(&other, Fixed)), true),
+        (ExecutorScheduler::over(Inline, wrapping(&third, Fixed)), true),
+        (ExecutorScheduler::over(Inline, in_the_call), false),
+    ] {
+        let (lock, log) = (Arc::new(Mutex::new(())), Log::default());
+        let (of_task, said) = (Arc::clone(&lock), log.clone());
+        let task = move || {
+            if is_virtual {
+                return said.say(of_task.try_lock().is_ok().into());
+            }
+            let _held = of_task.lock();
+            said.say(1);
+        };
+        let task = workers.worker().schedule_after(HOUR, task);
+        let held = lock.lock().expect("whole");
+        assert!(task.reset(Duration::ZERO), "its timer cannot move, so it gets another one");
+        assert_eq!(log.all(), []);
+        drop(held);
+        driver.turn();
+        until("it runs", || is_virtual || task.is_done());
+        assert_eq!(log.all(), [1]);
+    }
+}
+
+/// The other worker gets the timer when it is due, and would run it in the call.
+#[test]
+fn s28_a_delay_that_has_passed_on_the_way_to_an_inline_worker_runs_nothing_in_the_call() {
+    let timers = Scheduler::new();
+    let other = ExecutorScheduler::new(Inline, &timers).worker();
+    let worker = ExecutorScheduler::over(Inline, other).worker();
+    let (ran, runs_on) = mpsc::channel();
+    let task = move || ran.send(thread::current().id()).expect("awaited");
+    worker.schedule_after(Duration::from_nanos(1), task);
+    let runs_on = runs_on.recv_timeout(crate::common::PATIENCE).expect("it runs");
+    assert_ne!(runs_on, thread::current().id());
 }
 
 /// A run of it is its last, so no run after it can move.
@@ -795,6 +836,7 @@ fn s28_a_leftover_is_told_from_a_timer_that_fires_while_it_is_being_set() {
             (false, true) => &[2],
             (false, false) => &[], // the global scheduler keeps its new time
         };
+        until("it ends, but not in the reset", || task.is_done() == is_leftover);
         assert_eq!(log.all(), expected, "series: {is_series}, leftover: {is_leftover}");
         assert_eq!((task.is_done(), worker.pending()), (is_leftover, usize::from(!is_leftover)));
         worker.dispose();
