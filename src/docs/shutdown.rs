@@ -35,8 +35,8 @@
 //! - When the end has come, [`pending`](crate::Scheduler::pending) is 0: after a `close` that has not timed out, and after a
 //!   `stop` when its [`Stopping`](crate::Stopping) is ready.
 //! - The drop of the last handle ends nothing as long as a future of the scheduler is left, such as a sleep or a call: the
-//!   scheduler ends with the last one. Nor does it drop a task while the [`Driver`](crate::Driver) is there, whose
-//!   [`close`](crate::Driver::close) still returns them.
+//!   scheduler ends with the last one. Nor does it drop a task while the [`Driver`](crate::Driver) is there: its
+//!   [`close`](crate::Driver::close) returns them, and its next turn, or look at the next deadline, drops them.
 //! - Leftovers come in order of deadline. Those of equal deadlines that had been handed to an executor have no order. Only one
 //!   call gets them. A second close finds none. Their runs count in
 //!   [`Stats::fired`](crate::Stats::fired) of the scheduler that returned them.

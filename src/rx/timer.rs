@@ -22,6 +22,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use once_cell::sync::OnceCell;
+
 use super::delayed::{Found, Wait};
 use super::drain::without_runs;
 use super::serial::SerialQueue;
@@ -68,7 +70,9 @@ impl_behind!(S: Schedule for Other<S>; {
 
 /// Returns the timers of the global scheduler, for when others refuse.
 pub(super) fn global_timers() -> Result<Timers, ScheduleError> {
-    Scheduler::try_global().map(timers_of).map_err(|_| ScheduleError::NoThread)
+    static TIMERS: OnceCell<Timers> = OnceCell::new(); // one executor for all: each has a number in its scheduler
+    let timers = || Scheduler::try_global().map(timers_of).map_err(|_| ScheduleError::NoThread);
+    TIMERS.get_or_try_init(timers).cloned()
 }
 
 // ----- the timers of a worker --------------------------------------------------------------

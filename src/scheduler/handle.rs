@@ -153,6 +153,9 @@ impl Cancellable {
     ///
     /// When it returns, the values that the task captured have been dropped, unless the task is running. A task that
     /// waits in an executor's queue, or among the leftovers of a close, can be cancelled too.
+    ///
+    /// The drops run in this call, so hold no lock that they take. A task may own the last handle of a pool or a worker, which
+    /// ends with it.
     pub fn cancel(&self) -> bool {
         match &self.0 {
             Inner::Task(task) => task.cancel(),

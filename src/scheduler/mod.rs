@@ -349,6 +349,9 @@ impl Scheduler {
     /// Stops the service without waiting. From now on no task is accepted. The [`Stopping`] that it returns can be
     /// waited for, and gives the tasks that were pending. `stop` may be called everywhere, also inside a task.
     ///
+    /// A [driven](crate::Builder::build_driven) scheduler has no thread that would end it. If nobody turns it at the time, `stop`
+    /// does: its observer and the wakers of its futures are called, and its executor may be dropped. So hold no lock that they take.
+    ///
     /// The [global](Scheduler::global) scheduler does not stop. Its `Stopping` is ready at once, without leftovers.
     pub fn stop(&self) -> Stopping {
         if self.is_global() {
