@@ -3,6 +3,7 @@
 use std::fs;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// Splitmix64.
@@ -110,9 +111,10 @@ fn sleeps_of(status: &std::path::Path) -> u64 {
     line.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
 }
 
-/// Nanoseconds for each of: `malloc` and `free` of 48 bytes, an uncontended swap, the clock.
-pub(crate) fn floor() -> [f64; 3] {
+/// Nanoseconds for each of: `malloc` and `free` of 48 bytes, an uncontended swap, the clock; and of the processor, a sleep.
+pub(crate) fn floor() -> [f64; 4] {
     const TIMES: u32 = 5_000_000;
+    const SLEEPS: u32 = 250;
     let word = AtomicU64::new(0);
     let timed = |work: &mut dyn FnMut()| {
         let start = Instant::now();
@@ -127,5 +129,10 @@ pub(crate) fn floor() -> [f64; 3] {
         timed(&mut || {
             black_box(Instant::now());
         }),
+        {
+            let before = process_cpu();
+            (0..SLEEPS).for_each(|_| thread::sleep(Duration::from_millis(4)));
+            (process_cpu() - before) as f64 / f64::from(SLEEPS)
+        },
     ]
 }

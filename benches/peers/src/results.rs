@@ -90,7 +90,7 @@ pub(crate) fn number(value: f64) -> String {
 }
 
 /// Describes a run on this machine, today.
-pub(crate) fn this_run(rounds: usize, [malloc, swap, clock]: [f64; 3]) -> String {
+pub(crate) fn this_run(rounds: usize, [malloc, swap, clock, sleep]: [f64; 4]) -> String {
     let told = |program: &str, argument: &str| {
         let output = Command::new(program).arg(argument).output().ok()?;
         Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
@@ -104,7 +104,8 @@ pub(crate) fn this_run(rounds: usize, [malloc, swap, clock]: [f64; 3]) -> String
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let times = if rounds == 1 { "one round".into() } else { format!("{rounds} rounds") };
     format!(
-        "{date}, Rust {rust}, {cores} cores of {name}, {times}; `F` {:.0} ns, `S` {swap:.1} ns, the clock {clock:.0} ns",
+        "{date}, Rust {rust}, {cores} cores of {name}, {times}; `F` {:.0} ns, `S` {swap:.1} ns, the clock {clock:.0} ns, a sleep {:.0} us",
         malloc + swap,
+        sleep / 1e3,
     )
 }
