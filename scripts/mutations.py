@@ -407,6 +407,16 @@ MUTATIONS = [
      "        let task = self.get_mut(key)?;\n        let timer = std::mem::replace(&mut task.timer, Timer::InHand);\n"
      "        task.set_for = (!is_elsewhere).then_some(task.deadline);\n"
      "        Some((Wait { key, deadline: task.deadline, set_for: task.set_for }, timer))\n", tests("layers::s28_layers")),
+    ("alarms: a waker is known by the data of its original", "src/scheduler/alarm.rs",
+     "                of = target(&clone);", "                let _ = target(&clone);", tests("future::time")),
+    ("time: what is due in a row is counted over all tasks", "src/time/sleep.rs",
+     "if of == task {", "if of == task || true {", tests("future::time")),
+    ("time: a paused clock waits for what was refused", "src/scheduler/in_force.rs",
+     "            next = come_back;\n", "            _ = come_back;\n", tests("future::in_force")),
+    ("time: an advance in a driver is a sleep", "src/time/mod.rs",
+     "    assert!(in_force::advance(duration), \"{NOT_PAUSED}\");\n    yield_now().await;\n",
+     "    if in_force::is_driven() {\n        return sleep(duration).await;\n    }\n    assert!(in_force::advance(duration));\n    yield_now().await;\n",
+     tests("future::in_force")),
     ("rx: a reset runs the task in the call", "src/rx/timer.rs",
      "return without_runs(|| self.come_out(wait.key, now));", "return self.come_out(wait.key, now);",
      [*TESTS, "--test", "layers", "--", "s28_a_reset_of_a_task"]),

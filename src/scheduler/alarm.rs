@@ -131,15 +131,20 @@ impl Scheduler {
         times: Times,
         waker: &Waker,
     ) -> Result<Option<Alarm>, ScheduleError> {
-        let (shared, mut own) = (self.shared(), None);
+        let (shared, mut own, mut of) = (self.shared(), None, target(waker));
         let kept = || {
             // A thread that blocks on this alarm would wait for ever if nobody but the thread itself can serve it.
             let own_timers = OwnTimers::of(waker, || in_force::is_served_here(shared));
             own = own_timers.as_ref().map(Arc::downgrade);
-            Wake::<COUNTED>(own_timers.map_or_else(|| waker.clone(), Waker::from))
+            let clone = || {
+                let clone = waker.clone();
+                of = target(&clone); // which may have other data
+                clone
+            };
+            Wake::<COUNTED>(own_timers.map_or_else(clone, Waker::from))
         };
         let Some(key) = shared.wake_at(times, waker, kept)? else { return Ok(None) };
-        Ok(Some(Alarm { key, target: target(waker), is_counted: COUNTED, own }))
+        Ok(Some(Alarm { key, target: of, is_counted: COUNTED, own }))
     }
 
     /// Returns true if the calling thread is inside a turn of this scheduler: on the tick thread, or below a call of
@@ -168,7 +173,7 @@ impl Scheduler {
 #[must_use = "dropping it cancels it"]
 pub struct Alarm {
     key: TaskKey,
-    /// The waker's data and vtable, which tell it from other wakers.
+    /// The data and vtable of the waker that the holder owns, which tell it from other wakers.
     target: (usize, usize),
     /// It counts as a task of the scheduler.
     is_counted: bool,

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use super::{Driver, GLOBAL, Scheduler, WeakScheduler};
 use crate::clock::clocks::{Clock, ManualClock, Sleeper, SystemClock};
-use crate::clock::timeline::after;
+use crate::clock::timeline::{after, short_of_never};
 use crate::engine::Precision;
 use crate::engine::shared::Shared;
 use crate::engine::this_thread::is_turning;
@@ -277,10 +277,14 @@ fn paused() -> Option<Rc<Paused>> {
     Here::look(|here| here.paused.clone())
 }
 
-/// Returns true if a `Driver::block_on` in virtual time decides about the time of the calling thread.
+/// Returns the scheduler of a `Driver::block_on` in virtual time, if that decides about the time of the calling thread.
+fn driven() -> Option<Scheduler> {
+    let Some(Guarded::Driven(_, driver)) = Here::look(Here::chosen) else { return None };
+    driver.upgrade().filter(|driver| !driver.shared().watch.is_in_real_time)
+}
+
 pub(crate) fn is_driven() -> bool {
-    let Some(Guarded::Driven(_, driver)) = Here::look(Here::chosen) else { return false };
-    driver.upgrade().is_some_and(|driver| !driver.shared().watch.is_in_real_time)
+    driven().is_some()
 }
 
 /// Puts a virtual clock on the calling thread. Returns false if it has one.
@@ -339,7 +343,15 @@ impl Clock for Resumed {
 
 /// Moves the virtual clock of the calling thread. Returns false if it has none.
 pub(crate) fn advance(duration: Duration) -> bool {
-    paused().map(|paused| paused.driver.advance(duration)).is_some()
+    if let Some(paused) = paused() {
+        paused.driver.advance(duration);
+        return true;
+    }
+    let Some(driven) = driven() else { return false };
+    // What is due by then is done in the turn that follows each poll.
+    let clock = &driven.shared().watch.clock;
+    clock.advance_to(short_of_never(after(clock.now(), duration)));
+    true
 }
 
 /// Notes that a sleep which was polled on this thread waits.
@@ -359,9 +371,18 @@ pub(crate) fn jump_when_idle() -> bool {
     let Some(paused) = paused().filter(|paused| !paused.scheduler.is_turned_here()) else {
         return false;
     };
-    let Some(next) = paused.driver.next_deadline() else { return false };
+    let (driver, now) = (&paused.driver, paused.driver.now());
+    let Some(mut next) = driver.next_deadline() else { return false };
+    if next <= now {
+        let come_back = driver.turn();
+        // What is still due was refused by its executor. The turn tells when that is asked again.
+        if driver.next_deadline().is_some_and(|next| next <= now) {
+            let Some(come_back) = come_back else { return false };
+            next = come_back;
+        }
+    }
     // To the very next deadline, because what it wakes may schedule something that comes before all the others.
-    paused.driver.advance(next.saturating_duration_since(paused.driver.now()));
+    driver.advance(next.saturating_duration_since(now));
     // The tasks that were due may have woken something that is no task of this thread's runtime. The runtime would
     // sleep, and not ask again. So the task that has polled a sleep last is woken too. If it still waits, it polls one
     // again.

@@ -268,8 +268,8 @@ pub mod error {
 
     /// The kind is [`TimedOut`](io::ErrorKind::TimedOut).
     impl From<Elapsed> for io::Error {
-        fn from(elapsed: Elapsed) -> io::Error {
-            io::Error::new(io::ErrorKind::TimedOut, elapsed)
+        fn from(_: Elapsed) -> io::Error {
+            io::ErrorKind::TimedOut.into()
         }
     }
 }
@@ -286,7 +286,8 @@ pub mod error {
 /// Nothing moves the clock but [`advance`], the hook [`advance_when_idle`], and this crate's
 /// [`block_on`](crate::future::block_on). So a sleep under a runtime without the hook waits for an `advance`. The clock
 /// belongs to the thread, not to a runtime: end a test with [`resume`], or run it on a thread of its own. Until the clock
-/// moves, the thread keeps the waker of the sleep that it has polled last.
+/// moves, the thread keeps the waker of the sleep that it has polled last. A thread that sleeps because nothing is pending on
+/// its clock does not notice what another thread polls there.
 ///
 /// ```
 /// use tickwheel::time::{self, Duration, Instant};
@@ -338,11 +339,8 @@ pub fn resume() {
 ///
 /// Panics if the time of this thread is not paused.
 pub async fn advance(duration: Duration) {
-    if in_force::advance(duration) {
-        return yield_now().await;
-    }
-    assert!(in_force::is_driven(), "{NOT_PAUSED}");
-    sleep(duration).await; // which moves the time
+    assert!(in_force::advance(duration), "{NOT_PAUSED}");
+    yield_now().await;
 }
 
 const NOT_PAUSED: &str = "time is not paused on this thread: call `tickwheel::time::pause` first";
@@ -363,6 +361,9 @@ async fn yield_now() {
 /// calls it whenever its only thread has nothing to do.
 ///
 /// If nothing is pending, it does nothing, and the runtime waits for whatever else wakes it.
+///
+/// Old versions of tokio (1.40 does, 1.54 does not) also call the hook when the future of `block_on` has woken itself, as
+/// [`advance`] does. Then the time moves on to the next deadline.
 ///
 /// ```
 /// # #[cfg(feature = "tokio")] {

@@ -203,7 +203,7 @@ impl Sleep {
         if self.is_over {
             return Poll::Ready(());
         }
-        READY_IN_A_ROW.set(0);
+        READY_IN_A_ROW.set((0, 0));
         in_force::note_waiting(waker);
         Poll::Pending
     }
@@ -243,8 +243,8 @@ impl Sleep {
 }
 
 thread_local! {
-    /// How many sleeps were due when they were polled, since the last one that had to wait.
-    static READY_IN_A_ROW: Cell<u32> = const { Cell::new(0) };
+    /// How many sleeps were due when they were polled, since the last one that had to wait, and the data of their waker.
+    static READY_IN_A_ROW: Cell<(u32, usize)> = const { Cell::new((0, 0)) };
 }
 
 /// After so many that were due, a task gives its thread to others, as on a budget of tokio.
@@ -255,9 +255,11 @@ fn is_one_too_many(waker: &Waker) -> bool {
     // A loop of sleeps that are due would never give its thread to others. So one in a row of many is `Pending`, and
     // has woken its task. A caller that polls by hand, with a waker that does nothing, is left alone. Such wakers have
     // no data, and their tables differ from crate to crate.
-    let in_a_row = READY_IN_A_ROW.get().saturating_add(1);
-    READY_IN_A_ROW.set(in_a_row);
-    let is_too_many = in_a_row >= MOST_IN_A_ROW && !waker.data().is_null();
+    let (before, of) = READY_IN_A_ROW.get();
+    let task = waker.data().addr();
+    let in_a_row = if of == task { before.saturating_add(1) } else { 1 };
+    READY_IN_A_ROW.set((in_a_row, task));
+    let is_too_many = in_a_row >= MOST_IN_A_ROW && task != 0;
     if is_too_many {
         waker.wake_by_ref();
     }

@@ -5,10 +5,12 @@
     reason = "a time that goes below zero is a mistake in a test"
 )]
 
+use std::cell::Cell;
 use std::future::{pending, ready};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
 use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant as StdInstant};
@@ -22,7 +24,8 @@ use futures_util::future::{join, join_all};
 use tickwheel::future::block_on;
 use tickwheel::time::{self, Instant, Sleep};
 use tickwheel::{
-    BuildError, Clock, CloseError, Entered, Inline, ManualClock, Scheduler, SystemClock, ThreadPool,
+    BuildError, Clock, CloseError, DueTask, Entered, Inline, ManualClock, Rejected, Scheduler,
+    SystemClock, ThreadPool,
 };
 
 const MILLI: Duration = Duration::from_millis(1);
@@ -285,6 +288,31 @@ fn in_a_driver_pause_does_nothing_and_advance_moves_its_clock() {
     assert_eq!((moved, scheduler.now() - start), (Ok(HOUR * 4), HOUR * 4));
 }
 
+/// As on a clock of `pause`.
+#[test]
+fn in_a_driver_advance_moves_the_clock_all_the_way_and_then_yields() {
+    let (_scheduler, driver) = driven(); // with ticks of a millisecond
+    let done = driver.block_on(async {
+        let start = Instant::now();
+        time::advance(Duration::from_micros(1_500)).await;
+        assert_eq!(start.elapsed(), Duration::from_micros(1_500));
+        let has_run = Cell::new(false);
+        let moved = async {
+            time::advance(Duration::ZERO).await;
+            assert!(has_run.get(), "others get a turn");
+        };
+        join(moved, async { has_run.set(true) }).await;
+        let start = Instant::now();
+        let nap = async {
+            time::sleep(SECOND).await;
+            start.elapsed()
+        };
+        assert_eq!(join(nap, time::advance(SECOND * 5)).await.0, SECOND * 5);
+        time::advance(Duration::MAX).await; // as far as it goes
+    });
+    assert_eq!(done, Ok(()));
+}
+
 // ----- pause -------------------------------------------------------------------------------
 
 #[test]
@@ -341,6 +369,24 @@ fn tasks_that_an_advance_wakes_find_the_clock_at_its_new_time() {
     });
     let (naps, ()) = block_on(join(join_all(naps), time::advance(SECOND * 5)));
     assert_eq!(naps, [SECOND * 5; 3]);
+}
+
+/// They stay due, and are not the next thing that happens.
+#[test]
+fn tasks_that_are_refused_do_not_stop_a_paused_clock() {
+    let _paused = paused();
+    for is_for_good in [false, true] {
+        let (start, offers) = (Instant::now(), Arc::new(AtomicUsize::new(0)));
+        let offered = Arc::clone(&offers);
+        let refusing = Scheduler::in_force().with_executor(move |task: DueTask| {
+            offered.fetch_add(1, Ordering::Relaxed);
+            Err(if is_for_good { Rejected::for_good(task) } else { Rejected::new(task) })
+        });
+        refusing.schedule_once(Duration::ZERO, || ()).expect("open");
+        block_on(time::sleep(SECOND));
+        assert_eq!(start.elapsed(), SECOND);
+        assert_eq!(offers.load(Ordering::Relaxed) > 1, !is_for_good);
+    }
 }
 
 #[test]

@@ -7,10 +7,11 @@
 
 use std::future::{Future, pending, poll_fn, ready};
 use std::io;
+use std::mem::ManuallyDrop;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
 use std::time::{Duration, Instant as StdInstant};
 
 use crate::common::told::Poller;
@@ -176,6 +177,34 @@ fn a_waker_is_replaced_only_when_it_differs() {
     assert_eq!(one.poll(&mut sleep), READY);
 }
 
+/// Its data lies on the stack of the caller, and that of a clone does not. So two tasks have a waker at one address.
+#[test]
+#[expect(unsafe_code, reason = "such a waker is made by hand")]
+fn a_waker_whose_clone_has_other_data_is_told_from_that_of_another_task() {
+    static TABLE: RawWakerVTable = RawWakerVTable::new(
+        |data| {
+            // SAFETY: it is the mutex below, which outlives the waker.
+            let task = unsafe { &*data.cast::<Mutex<Poller>>() };
+            let clone = ManuallyDrop::new(task.lock().expect("whole").waker());
+            RawWaker::new(clone.data(), clone.vtable())
+        },
+        |_| unreachable!("it is borrowed"),
+        |_| unreachable!("it is cloned, and not woken"),
+        |_| {},
+    );
+    let ((scheduler, driver), one, other) = (driven(), Poller::new(), Poller::new());
+    let mut sleep = scheduler.sleep(SECOND);
+    let task = Mutex::new(one.clone());
+    // SAFETY: the functions of the table do what they should, as long as `task` is there.
+    let waker = unsafe { Waker::new((&raw const task).cast(), &TABLE) };
+    let mut context = Context::from_waker(&waker);
+    assert!(Pin::new(&mut sleep).poll(&mut context).is_pending());
+    *task.lock().expect("whole") = other.clone();
+    assert!(Pin::new(&mut sleep).poll(&mut context).is_pending());
+    driver.advance(SECOND);
+    assert_eq!((one.woken(), other.woken()), (0, 1));
+}
+
 /// With each message of a connection, for example. It is polled once in vain, at the old deadline. In real time, because a
 /// virtual clock spares tests that poll.
 #[test]
@@ -300,7 +329,8 @@ fn a_timeout_gives_the_value_or_the_end_of_the_time() {
     driver.advance(MILLI);
     let Poll::Ready(Err(elapsed)) = task.poll(&mut never) else { panic!("its time is over") };
     assert_eq!(task.woken(), 1);
-    assert_eq!(io::Error::from(elapsed).kind(), io::ErrorKind::TimedOut);
+    let error = io::Error::from(elapsed);
+    assert_eq!((error.kind(), error.to_string()), (io::ErrorKind::TimedOut, "timed out".into()));
 
     let mut past = scheduler.timeout_at(scheduler.now() - MILLI, pending::<()>());
     assert_eq!(task.poll(&mut past), Poll::Ready(Err(elapsed)));
@@ -438,6 +468,11 @@ fn a_loop_of_what_is_due_gives_its_thread_to_others() {
         let task = Poller::new();
         assert!(task.poll(&mut looped.as_mut()).is_pending(), "it gives way");
         assert_eq!(task.woken(), 1, "and goes on");
+    }
+    // Two tasks do not add up.
+    let two = [Poller::new(), Poller::new()];
+    for task in two.iter().cycle().take(1_000) {
+        assert!(task.poll(&mut due[0](&scheduler)).is_ready());
     }
     let mut ticks = scheduler.interval_at(past, Duration::from_nanos(1));
     let mut looped = pin!(async {
