@@ -411,8 +411,6 @@ MUTATIONS = [
      "                of = target(&clone);", "                let _ = target(&clone);", tests("future::time")),
     ("time: what is due in a row is counted over all tasks", "src/time/sleep.rs",
      "if of == task {", "if of == task || true {", tests("future::time")),
-    ("time: a paused clock waits for what was refused", "src/scheduler/in_force.rs",
-     "            next = come_back;\n", "            _ = come_back;\n", tests("future::in_force")),
     ("time: an advance in a driver is a sleep", "src/time/mod.rs",
      "    assert!(in_force::advance(duration), \"{NOT_PAUSED}\");\n    yield_now().await;\n",
      "    if in_force::is_driven() {\n        return sleep(duration).await;\n    }\n    assert!(in_force::advance(duration));\n    yield_now().await;\n",
