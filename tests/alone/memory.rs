@@ -29,7 +29,7 @@ fn resident() -> Option<usize> {
 fn threads() -> Option<usize> {
     let is_ours = |task: &fs::DirEntry| {
         let name = fs::read_to_string(task.path().join("comm"));
-        name.is_ok_and(|name| name.starts_with("tickwheel"))
+        name.is_ok_and(|name| name.starts_with("tickwheel") || name.starts_with("pool-"))
     };
     Some(fs::read_dir(proc("self/task")?).ok()?.flatten().filter(is_ours).count())
 }

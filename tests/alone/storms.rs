@@ -276,6 +276,10 @@ fn s12_series_against_cancels_and_a_close() {
     assert_eq!(scheduler.pending(), 0);
     let leftovers = scheduler.close().expect("in time");
     assert!(leftovers.is_empty());
+    assert!(
+        scheduler.await_termination(Duration::MAX),
+        "its last run may have begun before its cancel"
+    );
     let after = runs.load(Ordering::Relaxed);
     thread::sleep(MILLI * 5); // real time: nothing may run any more
     assert_eq!(runs.load(Ordering::Relaxed), after);

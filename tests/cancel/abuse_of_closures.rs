@@ -177,6 +177,7 @@ fn s08_s11_captured_values_whose_drop_cancels() {
         },
     );
     until("every victim is dropped", || ledger.is_closed());
+    until("each cancel returns", || won.load(Ordering::Relaxed) == each * 4);
     let (tally, won) = (ledger.tally(), won.load(Ordering::Relaxed));
     println!("{} drops cancelled another task: {} won, {tally}", digits(each * 4), digits(won));
     tally.assert_balanced();

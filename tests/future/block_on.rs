@@ -81,7 +81,7 @@ fn an_hour_of_async_code_takes_a_moment() {
         minutes.load(Ordering::Relaxed)
     });
     assert_eq!((minutes, scheduler.now() - start), (Ok(61), HOUR), "from 0 to 60");
-    assert!(began.elapsed() < SECOND, "{:?} for an hour", began.elapsed());
+    assert!(began.elapsed() < HOUR / 60, "{:?} for an hour", began.elapsed());
 }
 
 #[test]

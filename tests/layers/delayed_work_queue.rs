@@ -44,11 +44,11 @@ impl Clock for Watched {
 
     fn sleep(&self, sleeper: &Sleeper, until: Option<Instant>) {
         let mut asleep = self.asleep.lock().unwrap();
-        asleep.push(until);
-        let with_end = asleep.iter().flatten().count();
-        drop(asleep);
+        let with_end = asleep.iter().chain([&until]).flatten().count();
         self.most_with_end.fetch_max(with_end, Ordering::Relaxed);
         self.sleeps.fetch_add(1, Ordering::Relaxed);
+        asleep.push(until); // behind the counts: a test that sees it reads them
+        drop(asleep);
         self.manual.sleep(sleeper, until);
         let mut asleep = self.asleep.lock().unwrap();
         let at = asleep.iter().position(|other| *other == until).expect("it is in there");

@@ -636,14 +636,18 @@ fn s11_what_a_builder_is_written_to_may_look_at_it() {
 
 #[test]
 fn threads_have_names_and_start_when_they_are_needed() {
-    let names = || {
-        let name = thread::current().name().map(str::to_owned);
-        thread::sleep(Duration::from_millis(20)); // so that one thread cannot do it all
-        name.expect("a name")
-    };
+    let meet = Arc::new(Barrier::new(3));
     let pool = ScheduledThreadPool::builder().threads(3).thread_name("mill").build();
     let pool = pool.expect("threads");
-    let futures: Vec<_> = (0..9).map(|_| pool.submit(names).expect("open")).collect();
+    let submit = |_| {
+        let meet = Arc::clone(&meet);
+        let named = move || {
+            meet.wait(); // so that one thread cannot do it all
+            thread::current().name().expect("a name").to_owned()
+        };
+        pool.submit(named).expect("open")
+    };
+    let futures: Vec<_> = (0..9).map(submit).collect();
     let mut seen: Vec<_> =
         futures.into_iter().map(|future| future.join().expect("a name")).collect();
     seen.sort();
@@ -1085,18 +1089,23 @@ fn a_join_of_a_pool_that_has_a_free_thread_is_no_deadlock() {
         assert!(matches!(result, Ok(Ok(_))), "{result:?}");
     }
     // The other pool's task waits for the very task that joins it, though a thread is free there.
-    let (give, own) = channel::<ScheduledFuture<bool>>();
-    let (tell, told) = channel();
-    let outer = one.submit(move || {
-        let ready = own.recv_timeout(PATIENCE).expect("given");
-        let waits_for_me = two.submit(move || ready.join().is_ok()).expect("open");
-        thread::sleep(Duration::from_millis(20)); // real time: so that it waits already
-        let joined = waits_for_me.join();
-        tell.send(matches!(joined, Err(JoinError::WouldDeadlock))).expect("awaited");
-        true
-    });
-    give.send(outer.expect("open")).expect("it waits");
-    assert!(told.recv_timeout(PATIENCE).expect("no hang"));
+    let is_told = |pause| {
+        let (give, own) = channel::<ScheduledFuture<bool>>();
+        let (tell, told) = channel();
+        let there = two.clone();
+        let outer = one.submit(move || {
+            let ready = own.recv_timeout(PATIENCE).expect("given");
+            let waits_for_me = there.submit(move || ready.join().is_ok()).expect("open");
+            thread::sleep(pause); // real time: so that it waits already
+            let joined = waits_for_me.join();
+            tell.send(matches!(joined, Err(JoinError::WouldDeadlock))).expect("awaited");
+            true
+        });
+        give.send(outer.expect("open")).expect("it waits");
+        told.recv_timeout(PATIENCE).expect("no hang")
+    };
+    // If it comes too late to wait already, it is the one that is told.
+    assert!([20, 200, 2000].map(Duration::from_millis).into_iter().any(is_told));
 }
 
 #[test]
@@ -1314,7 +1323,8 @@ fn s17_a_clock_that_goes_on_panicking_costs_little() {
     struct Blind(Arc<AtomicBool>, Arc<AtomicUsize>);
     impl Clock for Blind {
         fn now(&self) -> Instant {
-            if self.0.load(Ordering::Relaxed) {
+            let is_of_the_pool = thread::current().name() == Some("blind-1");
+            if is_of_the_pool && self.0.load(Ordering::Relaxed) {
                 self.1.fetch_add(1, Ordering::Relaxed);
                 panic!("on purpose");
             }
@@ -1325,10 +1335,12 @@ fn s17_a_clock_that_goes_on_panicking_costs_little() {
         }
     }
     crate::common::silence();
-    let (is_blind, asked, threads) = (Arc::default(), Arc::default(), Arc::default());
+    let (is_blind, asked, threads) =
+        (Arc::new(AtomicBool::new(false)), Arc::default(), Arc::default());
     let (blind, started) = (Arc::clone(&is_blind), Arc::<AtomicUsize>::clone(&threads));
     let pool = ScheduledThreadPool::builder()
         .threads(1)
+        .thread_name("blind")
         .clock(Blind(blind, Arc::clone(&asked)))
         .thread_factory(move |builder, work| {
             started.fetch_add(1, Ordering::Relaxed);
@@ -1337,8 +1349,8 @@ fn s17_a_clock_that_goes_on_panicking_costs_little() {
         .build()
         .expect("threads");
     let _far = pool.schedule(HOUR, || ()).expect("open");
-    let soon = pool.schedule(Duration::from_millis(20), || ()).expect("open");
     is_blind.store(true, Ordering::Relaxed);
+    let soon = pool.schedule(Duration::from_millis(20), || ()).expect("open");
     until("it is asked", || asked.load(Ordering::Relaxed) >= 3);
     let (start, before) = (Instant::now(), asked.load(Ordering::Relaxed));
     until("it is asked again", || asked.load(Ordering::Relaxed) >= before + 2);

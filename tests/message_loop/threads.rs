@@ -235,9 +235,11 @@ fn a_loop_that_has_dropped_a_deadline_still_hears_of_earlier_ones() {
     let soon = Duration::from_millis(10);
     let thread = LoopThread::spawn("sleeper").expect("a thread");
     let runner = thread.runner();
-    let cancelled = runner.post_delayed(2 * soon, || ()).expect("open");
-    ask_id(&runner);
-    assert!(cancelled.cancel());
+    until("it is cancelled in time", || {
+        let cancelled = runner.post_delayed(2 * soon, || ()).expect("open");
+        ask_id(&runner);
+        cancelled.cancel()
+    });
     thread::sleep(4 * soon); // real time: its deadline passes while the loop sleeps
     let (tell, told) = channel();
     let again = tell.clone();
@@ -472,8 +474,11 @@ fn s17_a_clock_that_panics_does_not_end_a_loop() {
     for left in [1, 2, 5] {
         let (tell, left_here) = (tell.clone(), Arc::clone(&panics));
         let task = move || tell.send(()).expect("awaited");
-        looper.runner().post_delayed(Duration::from_millis(20), task).expect("open");
-        looper.runner().post(move || left_here.store(left, Ordering::Relaxed)).expect("open");
+        let breaks = move || {
+            here().post_delayed(Duration::from_millis(20), task).expect("open");
+            left_here.store(left, Ordering::Relaxed);
+        };
+        looper.runner().post(breaks).expect("open");
         told.recv_timeout(PATIENCE).expect("the loop goes on");
         assert_eq!(panics.load(Ordering::Relaxed), 0);
     }

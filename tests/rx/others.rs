@@ -540,13 +540,13 @@ fn a_trampoline_waits_for_what_is_delayed() {
     let (own, said) = (worker.clone(), log.clone());
     let ms = Duration::from_millis;
     worker.schedule(move || {
-        own.schedule_after(ms(20), said.task(3));
-        own.schedule_after(ms(10), said.task(2));
+        own.schedule_after(ms(200), said.task(3));
+        own.schedule_after(ms(100), said.task(2));
         own.schedule(said.task(1));
         assert_eq!(own.pending(), 3);
     });
     assert_eq!(log.all(), [1, 2, 3]);
-    assert!(start.elapsed() >= ms(20));
+    assert!(start.elapsed() >= ms(200));
     let start = Instant::now();
     let mut left = 3;
     worker
