@@ -11,7 +11,7 @@ use tickwheel_durable::{
 
 use super::common::{PATIENCE, until};
 use super::databases::{Database, client, say};
-use super::{HOUR, NOW};
+use super::{HOUR, NOW, teach};
 
 fn start(worker: WorkerBuilder) -> Worker {
     worker.start(&Scheduler::new()).expect("it starts")
@@ -92,11 +92,7 @@ pub(crate) fn what_is_given_back_stays_first_in_its_group(database: &Database<'_
     };
     let timers = database.open();
     let first = handling();
-    // It claims ahead once it knows that its handler is quick.
-    for n in 0..4 {
-        timers.schedule(&NewTimer::new("serial", format!("{n}"), NOW)).expect("scheduled");
-        until("it is done", || first.stats().done == n + 1);
-    }
+    teach(&timers, &first, "serial");
     _ = told.try_iter().count();
     let long_ago = SystemTime::now() - HOUR;
     let new = ["slow/1", "group/1", "group/2", "group/3"].into_iter().zip(0..);
