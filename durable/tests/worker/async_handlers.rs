@@ -17,6 +17,9 @@ use super::common::{PATIENCE, until};
 use super::databases::Database;
 use super::{HOUR, NOW, is_gone, mail, noting, quick};
 
+/// A time limit in which a quick handler has returned, also on a busy machine.
+const LIMIT: Duration = Duration::from_millis(400);
+
 fn runtime() -> Runtime {
     Builder::new_multi_thread().worker_threads(2).enable_time().build().expect("a runtime")
 }
@@ -132,7 +135,7 @@ fn a_future_that_never_ends_is_dropped_at_its_time_limit() {
             Ok(())
         }
     });
-    let worker = worker.retry(quick(5)).time_limit(Duration::from_millis(60));
+    let worker = worker.retry(quick(5)).time_limit(LIMIT);
     let worker = worker.async_runs(1).start(Scheduler::global()).expect("it starts");
     timers.schedule(&mail("1", NOW)).expect("scheduled");
     assert_eq!(told.recv_timeout(PATIENCE), Ok(1), "it is dropped");
@@ -145,7 +148,6 @@ fn a_future_that_never_ends_is_dropped_at_its_time_limit() {
 /// A runtime that is held up has not started the handlers that wait for it: they lose no attempt, and their time begins with theirs.
 #[test]
 fn what_waits_for_its_runtime_uses_up_no_time() {
-    const LIMIT: Duration = Duration::from_millis(50);
     let database = Database::file();
     let timers = database.open();
     let runs = Arc::new(Mutex::new(Vec::new()));
@@ -160,7 +162,7 @@ fn what_waits_for_its_runtime_uses_up_no_time() {
     let worker = worker.expect("it starts");
     timers.schedule(&mail("1", NOW)).expect("scheduled");
     until("it waits", || runs.lock().expect("no panic").len() == 1);
-    thread::sleep(LIMIT * 4); // real time: longer than the limit is the subject
+    thread::sleep(LIMIT * 3 / 2); // real time: longer than the limit is the subject
     // One that has waited for too long comes again.
     until("it is done", || {
         let runs = std::mem::take(&mut *runs.lock().expect("no panic"));
@@ -176,7 +178,6 @@ fn what_waits_for_its_runtime_uses_up_no_time() {
 /// The time limit counts from the first poll, however long that was awaited.
 #[test]
 fn the_time_of_a_future_begins_with_its_first_poll() {
-    const LIMIT: Duration = Duration::from_millis(400);
     let database = Database::file();
     let timers = database.open();
     let (launch, launched) = mpsc::channel();
@@ -189,19 +190,21 @@ fn the_time_of_a_future_begins_with_its_first_poll() {
             Ok(tell.send(run.is_current())?)
         }
     });
-    let worker = worker.retry(quick(1)).time_limit(LIMIT).start(Scheduler::global());
+    let worker = worker.retry(quick(5)).time_limit(LIMIT).start(Scheduler::global());
     let worker = worker.expect("it starts");
     timers.schedule(&mail("1", NOW)).expect("scheduled");
-    let was_current = loop {
+    let (mut was_current, mut late) = (false, 0);
+    while !was_current {
         let run = launched.recv_timeout(PATIENCE).expect("it comes");
         thread::sleep(LIMIT * 3 / 4); // real time: the wait is the subject
         tickwheel::future::block_on(run);
-        // One that has waited for too long, on a busy machine, comes again.
-        if let Ok(was_current) = told.try_recv() {
-            break was_current;
+        // One that has waited for too long, on a busy machine, comes again. One that was held up in its work is tried again.
+        if let Ok(is_current) = told.try_recv() {
+            was_current = is_current;
+            late += u32::from(!is_current);
+            assert!(late < 5, "each time");
         }
-    };
-    assert!(was_current);
+    }
     until("it is done", || worker.stats().done == 1);
     assert!(worker.stop(PATIENCE));
 }
@@ -233,12 +236,12 @@ fn what_nobody_polls_is_given_back() {
 
 #[test]
 fn a_long_future_keeps_its_lease() {
-    const LEASE: Duration = Duration::from_millis(150);
+    const LEASE: Duration = Duration::from_secs(1); // it is extended in time, also on a busy machine
     let database = Database::file();
     let (timers, runtime) = (database.open(), runtime());
     let sleeping = |timers: &Timers| {
         let worker = on(&runtime, timers).handle_async("mail", async |run| {
-            tokio::time::sleep(LEASE * 4).await; // longer than a lease is the subject
+            tokio::time::sleep(LEASE * 3 / 2).await; // longer than a lease is the subject
             assert!(run.is_current());
             Ok(())
         });
@@ -271,7 +274,7 @@ fn a_future_that_blocks_its_thread_is_stuck_until_it_returns() {
             Ok(())
         }
     });
-    let worker = worker.retry(quick(5)).time_limit(Duration::from_millis(60));
+    let worker = worker.retry(quick(5)).time_limit(LIMIT);
     let worker = worker.async_runs(1).start(Scheduler::global()).expect("it starts");
     timers.schedule(&mail("blocks", NOW)).expect("scheduled");
     until("it is stuck", || worker.stats().stuck == 1);
