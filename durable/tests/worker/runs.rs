@@ -58,8 +58,10 @@ pub(super) fn each_kind_has_its_own_retries(database: &Database<'_>) {
     let worker = start(worker.retry(hours));
     let new = ["three", "two", "hours"].map(|kind| NewTimer::new(kind, "1", NOW));
     timers.schedule_all(&new).expect("scheduled");
-    until("all have failed", || worker.stats().failed == 8 && worker.stats().running == 0);
-    assert_eq!(worker.stats().dead, 2);
+    until("all have failed", || {
+        let stats = worker.stats();
+        (stats.failed, stats.dead, stats.running) == (8, 2, 0)
+    });
     for (kind, state, attempts) in [("three", State::Dead, 3), ("two", State::Dead, 2)] {
         let timer = get(&timers, kind, "1");
         assert_eq!((timer.state, timer.attempts), (state, attempts), "{kind}");
@@ -80,7 +82,7 @@ pub(super) fn a_failure_may_be_given_up(database: &Database<'_>) {
         _ = run.key().parse::<u8>()?;
         Err(Failure::new("a number"))
     };
-    let worker = timers.worker().retry(quick(3)).time_limit(Duration::from_millis(40));
+    let worker = timers.worker().retry(quick(3));
     let worker = worker.give_up_if(Failure::is::<ParseIntError>).on_error(|_| {});
     let worker = worker
         .handle("as all", parse)
@@ -99,7 +101,8 @@ pub(super) fn a_failure_may_be_given_up(database: &Database<'_>) {
     let worker = start(worker);
     let new = [("as all", "x"), ("as all", "1"), ("own", "x"), ("own", "1"), ("panics", "x")];
     let new = new.into_iter().chain([("hangs", "x"), ("later", "x")]);
-    let new: Vec<_> = new.map(|(kind, key)| NewTimer::new(kind, key, NOW)).collect();
+    let mut new: Vec<_> = new.map(|(kind, key)| NewTimer::new(kind, key, NOW)).collect();
+    new[5].time_limit = Some(Duration::from_millis(40)); // of the one that hangs alone
     timers.schedule_all(&new).expect("scheduled");
     until("all are dead", || worker.stats().dead == 7 && worker.stats().stuck == 0);
     let attempts = |timer: &NewTimer| get(&timers, &timer.kind, &timer.key).attempts;
@@ -245,10 +248,9 @@ pub(super) fn a_snooze_gives_its_place_to_others(database: &Database<'_>) {
         if is_first { Err(Failure::snooze(Duration::from_millis(300))) } else { Ok(()) }
     });
     let worker = worker.at_most_in_all(1).serial_by('/').rate(100, Duration::from_secs(1));
+    timers.schedule_all(&[mail("a/1", NOW), mail("a/2", NOW)]).expect("scheduled");
     let worker = start(worker);
-    timers.schedule(&mail("a/1", NOW)).expect("scheduled");
     assert_eq!(next(&seen).key, "a/1");
-    timers.schedule(&mail("a/2", NOW)).expect("scheduled");
     assert_eq!((next(&seen).key.as_str(), next(&seen).key.as_str()), ("a/2", "a/1"));
     until("both are done", || worker.stats().done == 2);
     assert_eq!((worker.stats().snoozed, worker.stats().failed), (1, 0));
@@ -290,7 +292,11 @@ pub(super) fn a_handler_that_hangs_raises_an_alarm(database: &Database<'_>) {
         Ok(())
     });
     let worker = worker.time_limit(HOUR).on_error(move |error| {
-        _ = tell.send((error.to_string(), matches!(error, Error::TimeLimit { late: None, .. })));
+        // On a busy machine, one that heeds its time limit may return late.
+        if !matches!(error, Error::TimeLimit { key, late: Some(_), .. } if key == "heeds") {
+            let goes_on = matches!(error, Error::TimeLimit { late: None, .. });
+            _ = tell.send((error.to_string(), goes_on));
+        }
     });
     let worker = start(worker);
     timers.schedule(&mail("hangs", NOW).time_limit(LIMIT)).expect("scheduled");
@@ -373,26 +379,34 @@ fn replace(timers: &Timers, kind: &str) {
     }
 }
 
-fn is_within(limit: Duration, what: &str, mut took: Vec<Duration>) {
-    took.sort();
-    say(&format!("  {what}: known after {took:.0?}"));
-    // One may be late for want of a processor, but not by the time after which the lease is extended.
-    let slowest = took[took.len() - 1];
-    assert!(took[took.len() / 2] < limit && slowest < limit * 5, "{what}: {took:?}");
+/// A busy machine may make some samples slow. A fault makes all of them slow.
+fn is_within(limit: Duration, what: &str, sample: impl Fn() -> Vec<Duration>) {
+    const SAMPLES: u32 = 5;
+    for n in 1..=SAMPLES {
+        let mut took = sample();
+        took.sort();
+        say(&format!("  {what}: known after {took:.0?}"));
+        // One may be late for want of a processor, but not by the time after which the lease is extended.
+        let slowest = took[took.len() - 1];
+        if took[took.len() / 2] < limit && slowest < limit * 5 {
+            return;
+        }
+        assert!(n < SAMPLES, "{what}: {took:?}");
+    }
 }
 
 pub(super) fn a_cancel_reaches_a_run_within_a_second(database: &Database<'_>) {
     const SECOND: Duration = Duration::from_secs(1);
     let timers = database.open();
     let other = database.open(); // as from another process
-    is_within(SECOND, "cancelled elsewhere", reach(&timers, &other, cancel));
-    is_within(SECOND, "replaced elsewhere", reach(&timers, &other, replace));
-    is_within(SECOND, "replaced here", reach(&timers, &timers, replace));
-    is_within(Duration::from_millis(200), "cancelled here", reach(&timers, &timers, cancel));
+    is_within(SECOND, "cancelled elsewhere", || reach(&timers, &other, cancel));
+    is_within(SECOND, "replaced elsewhere", || reach(&timers, &other, replace));
+    is_within(SECOND, "replaced here", || reach(&timers, &timers, replace));
+    is_within(Duration::from_millis(200), "cancelled here", || reach(&timers, &timers, cancel));
     if !database.is_sqlite() {
         for notices in ["debounced", "never"] {
             database.execute(&format!("SELECT tickwheel_set_notices('{notices}')"));
-            is_within(SECOND, notices, reach(&timers, &other, cancel));
+            is_within(SECOND, notices, || reach(&timers, &other, cancel));
         }
     }
 }
@@ -400,7 +414,7 @@ pub(super) fn a_cancel_reaches_a_run_within_a_second(database: &Database<'_>) {
 /// Another transaction keeps the worker from extending the lease, which ends then. Nobody else takes the timer, so what the handler
 /// has not done is done by its next attempt.
 pub(super) fn the_end_of_a_lease_is_noticed(database: &Database<'_>) {
-    const LEASE: Duration = Duration::from_millis(400);
+    const LEASE: Duration = Duration::from_secs(1); // it is extended in time, also on a busy machine
     let timers = database.open();
     let ((begun, has_begun), (tell, told)) = (mpsc::channel(), mpsc::channel());
     let worker = timers.worker().lease(LEASE).handle("mail", move |run| {
@@ -419,7 +433,7 @@ pub(super) fn the_end_of_a_lease_is_noticed(database: &Database<'_>) {
     timers.schedule(&mail("1", NOW)).expect("scheduled");
     has_begun.recv_timeout(PATIENCE).expect("it begins");
     // It is extended as long as nobody is in the way.
-    assert!(told.recv_timeout(LEASE * 3).is_err());
+    assert!(told.recv_timeout(LEASE * 3 / 2).is_err());
     let commit = database.begin(if database.is_sqlite() {
         "BEGIN IMMEDIATE"
     } else {
@@ -470,7 +484,7 @@ pub(super) fn a_series_that_has_completed_its_run_goes_on_at_once(database: &Dat
         let is_first = asked.fetch_add(1, Ordering::Relaxed) == 0;
         Ok(Some(after + if is_first { SOON } else { HOUR }))
     }));
-    until("it has looked", || worker.stats().looks == 1);
+    until("it has looked", || worker.stats().looks > 0);
     timers.schedule(&mail("1", NOW).rule("soon, and then in an hour")).expect("scheduled");
     let waited = next(&seen).at;
     let waited = next(&seen).at - waited;
