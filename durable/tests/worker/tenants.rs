@@ -7,6 +7,7 @@ use std::env;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
@@ -194,6 +195,24 @@ pub(crate) fn no_more_run_at_once_than_the_limit_of_all(database: &Database<'_>)
     workers.iter().for_each(|worker| assert!(worker.stop(PATIENCE)));
 }
 
+/// Calls the function, and returns for how long a thread of this process was held up at most in the meantime.
+fn held_up_while(body: impl FnOnce()) -> Duration {
+    let (end, is_over) = mpsc::channel::<()>();
+    let sleeps = thread::spawn(move || {
+        let (pause, mut most) = (Duration::from_millis(1), Duration::ZERO);
+        loop {
+            let begin = Instant::now();
+            if is_over.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
+                return most;
+            }
+            most = most.max(begin.elapsed().saturating_sub(pause));
+        }
+    });
+    body();
+    drop(end);
+    sleeps.join().expect("no panic")
+}
+
 pub(crate) fn a_rate_holds_over_all_workers(database: &Database<'_>) {
     const RUNS: u32 = 20;
     let per = Duration::from_millis(500);
@@ -212,15 +231,17 @@ pub(crate) fn a_rate_holds_over_all_workers(database: &Database<'_>) {
         })
         .collect();
     let starts = || starts.lock().expect("no panic").clone();
-    until("all have run", || starts().len() == 70);
-    // In any time there start no more than the bucket holds, and what comes into it. A start is a little after its claim.
+    let held_up = held_up_while(|| until("all have run", || starts().len() == 70));
+    // In any time there start no more than the bucket holds, and what comes into it. A start is a little after its claim, and on a busy
+    // machine it is held up.
+    let late = Duration::from_millis(100) + held_up;
     let starts = starts();
     for (first, from) in starts.iter().enumerate().step_by(7) {
         for (last, to) in starts.iter().enumerate().skip(first) {
-            let time = to.saturating_duration_since(*from) + Duration::from_millis(100);
+            let time = to.saturating_duration_since(*from) + late;
             let most = f64::from(RUNS) * (1.0 + time.as_secs_f64() / per.as_secs_f64());
             let count = u32::try_from(last - first + 1).expect("few");
-            assert!(f64::from(count) <= most, "{count} in {time:?}");
+            assert!(f64::from(count) <= most, "{count} in {time:?}, held up for {held_up:?}");
         }
     }
     // 20 at once, and the others in a second and a quarter.
@@ -371,7 +392,7 @@ pub(crate) fn a_run_whose_timer_is_gone_holds_its_group(database: &Database<'_>)
     let gone = Mutex::new(gone);
     let worker = {
         let inside = inside.clone();
-        timers.worker().lease(Duration::from_millis(300)).handle("serial", move |run| {
+        timers.worker().lease(Duration::from_secs(1)).handle("serial", move |run| {
             inside.while_in(|| {
                 tell.send(run.payload().to_vec())?;
                 _ = gone.lock().expect("no panic").recv();
@@ -509,11 +530,9 @@ pub(crate) fn a_hold_lasts_as_long_as_its_lease(database: &Database<'_>) {
     let mut limits = Limits::default();
     limits.serial_by = Some('/');
     let claim = |lease| Claim::new("mail", "me").limit(9).lease(lease).limits(Some(limits));
-    let lease = Duration::from_millis(500);
-    let begin = Instant::now();
     let mut claimed = Vec::new();
     until("nobody else claims", || {
-        claimed = connection.claim(&claim(lease)).expect("a claim").timers;
+        claimed = connection.claim(&claim(Duration::from_secs(2))).expect("a claim").timers;
         !claimed.is_empty()
     });
     let keys: Vec<_> = claimed.iter().map(|claimed| claimed.timer.key.as_str()).collect();
@@ -523,6 +542,7 @@ pub(crate) fn a_hold_lasts_as_long_as_its_lease(database: &Database<'_>) {
     let again = connection.claim(&claim(HOUR)).expect("a claim");
     assert_eq!(again.timers.iter().map(|of| of.timer.key.as_str()).collect::<Vec<_>>(), ["b/2"]);
     assert_eq!(again.passed.iter().map(|of| of.group.as_str()).collect::<Vec<_>>(), ["a"]);
+    let (begin, lease) = (Instant::now(), Duration::from_millis(500));
     assert!(connection.hold(&[claimed[0].timer.fence], lease).expect("held").len() == 1);
     until("the lease has ended", || {
         !connection.claim(&claim(HOUR)).expect("a claim").timers.is_empty()
@@ -560,7 +580,7 @@ pub(crate) fn a_hold_does_not_end_before_its_lease(database: &Database<'_>) {
     let timers = database.open();
     let (go, gone) = mpsc::channel::<()>();
     let gone = Mutex::new(gone);
-    let worker = timers.worker().lease(Duration::from_millis(600)).handle("capped", move |_| {
+    let worker = timers.worker().lease(Duration::from_secs(1)).handle("capped", move |_| {
         _ = gone.lock().expect("no panic").recv();
         Ok(())
     });
@@ -579,12 +599,12 @@ pub(crate) fn a_hold_does_not_end_before_its_lease(database: &Database<'_>) {
         || database.number(&format!("SELECT count(*) {both} WHERE h.until >= t.held_until")) == 1;
     // Between the two, the hold ends first, and no handler knows of the new lease.
     let lasting = (0..20).filter(|_| {
-        thread::sleep(Duration::from_millis(20)); // over several extensions
+        thread::sleep(Duration::from_millis(20)); // over another extension
         lasts()
     });
     let lasting = lasting.count();
     assert!(lasting > 10, "{lasting} of 20");
-    go.send(()).expect("it listens");
+    drop(go);
     assert!(worker.stop(PATIENCE));
 }
 
