@@ -41,7 +41,7 @@ pub(crate) fn a_worker_stops_when_the_tables_become_too_new(database: &Database<
                 }
                 Ok(())
             })
-            .lease(LEASE)
+            .lease(HOUR)
             .poll_every(Duration::from_millis(20))
             .on_error(move |error| _ = tell.send(matches!(error, Error::Schema(99))))
             .start(Scheduler::global())

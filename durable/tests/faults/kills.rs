@@ -21,9 +21,12 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// Long enough for a process that lives to extend it on a busy machine, short enough to wait for its end.
 const LEASE: Duration = Duration::from_millis(300);
 
+/// For those of which nobody waits for the end.
+const LONG_LEASE: Duration = Duration::from_secs(5);
+
 fn survivor(timers: &Timers, place: &Place) -> Worker {
     equipped(timers, place, &Role::Survivor)
-        .lease(LEASE)
+        .lease(LONG_LEASE)
         .start(Scheduler::global())
         .expect("it starts")
 }
@@ -147,7 +150,7 @@ pub(crate) fn a_worker_whose_wall_clock_jumps_is_on_time(database: &Database<'_>
     }
     let place = Place::with_book(database);
     let timers = database.open();
-    let mut process = Process::start(&place, Point::Nowhere, LEASE);
+    let mut process = Process::start(&place, Point::Nowhere, LONG_LEASE);
     process.await_line("ready");
     let schedule = |from: usize, every: Option<Duration>| {
         for (n, kind) in (from..).zip(KINDS) {

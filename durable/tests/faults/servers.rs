@@ -95,9 +95,9 @@ fn backends(server: &Server, name: &str) -> Vec<u32> {
 }
 
 /// A worker that is only told of new timers, and never asks.
-fn listening(timers: &Timers, place: &Place) -> Worker {
+fn listening(timers: &Timers, place: &Place, lease: Duration) -> Worker {
     equipped(timers, place, &Role::Survivor)
-        .lease(LEASE)
+        .lease(lease)
         .poll_every(HOUR)
         .on_error(|_| {})
         .start(Scheduler::global())
@@ -148,7 +148,7 @@ fn crashes_lose_nothing(server: &Server) {
     let database = Database::schema(server);
     let place = Place::with_book(&database);
     let timers = database.open();
-    let worker = listening(&timers, &place);
+    let worker = listening(&timers, &place, LEASE);
     let mut unsure = BTreeSet::new();
     let mut count = 0;
     for round in 0..ROUNDS {
@@ -259,7 +259,7 @@ fn cut_connections_lose_nothing(server: &Server) {
     let database = Database::schema(server);
     let place = Place::with_book(&database);
     let timers = database.open();
-    let worker = listening(&as_client(&database, "cut"), &place);
+    let worker = listening(&as_client(&database, "cut"), &place, LEASE);
     timers.schedule_all(&some(0, COUNT, "slow")).expect("scheduled");
     for _ in 0..30 {
         cut(server, "cut");
@@ -277,7 +277,8 @@ fn a_lost_connection_is_no_attempt(server: &Server) {
     let database = Database::schema(server);
     let place = Place::with_book(&database);
     let timers = database.open();
-    let worker = listening(&as_client(&database, "cut"), &place);
+    let lease = Duration::from_secs(2); // its end would cost the only attempt
+    let worker = listening(&as_client(&database, "cut"), &place, lease);
     for round in 0..5 {
         // Several at a time, so that each handler thread has a connection to lose.
         let several = some(round * 8, 8, "slow").into_iter().map(|timer| timer.max_attempts(1));
