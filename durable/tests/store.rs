@@ -310,7 +310,7 @@ fn a_lease_that_ends_is_taken_over(database: &Database<'_>) {
     let mut connection = connect(database);
     connection.schedule(&[mail("1", NOW)], Existing::Replace).expect("scheduled");
     let short = Duration::from_millis(30);
-    let first = claim_for(&mut *connection, "dead", 9, short);
+    let first = claim_for(&mut *connection, "dead", 9, HOUR);
     assert_eq!(keys(&claim(&mut *connection, 9)), [""; 0]);
     assert_eq!(
         connection.extend(&[id(&first, 0)], short).expect("extended").changed,

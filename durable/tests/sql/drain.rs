@@ -288,9 +288,9 @@ pub(crate) fn what_was_held_below_the_floor_is_not_missed(database: &Database<'_
     let due = |key: &str| NewTimer::new("mail", key, SystemTime::now() - HOUR);
     dead.schedule(&[due("leased")], Existing::Replace).expect("scheduled");
     let lease = Duration::from_millis(700);
+    let ends = Instant::now() + lease; // or a little later
     let claimed = dead.claim(&Claim::new("mail", "dead").lease(lease)).expect("a claim");
     assert_eq!(claimed.timers.len(), 1);
-    let ends = Instant::now() + lease;
     dead.schedule(&[due("held")], Existing::Replace).expect("scheduled");
     let let_go =
         database.begin("BEGIN; SELECT * FROM tickwheel_timers WHERE key = 'held' FOR UPDATE");
@@ -568,7 +568,7 @@ pub(crate) fn what_was_locked_for_long_comes_soon(database: &Database<'_>) {
     let worker = timers.worker().handle("mail", move |run| Ok(tell.send(run.key().to_owned())?));
     let worker = worker.start(&Scheduler::new()).expect("it starts");
     let batch =
-        ["1", "2", "locked"].map(|key| NewTimer::new("mail", key, Duration::from_millis(300)));
+        ["1", "2", "locked"].map(|key| NewTimer::new("mail", key, Duration::from_millis(800)));
     timers.schedule_all(&batch).expect("scheduled");
     let let_go =
         database.begin("BEGIN; SELECT * FROM tickwheel_timers WHERE key = 'locked' FOR UPDATE");

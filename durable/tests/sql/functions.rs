@@ -370,8 +370,7 @@ pub(crate) fn calls_are_quick_after_the_table_has_grown(database: &Database<'_>)
         "INSERT INTO tickwheel_timers (kind, key, due)
          SELECT 'mail', 'more ' || n, now() + interval '1 hour' FROM generate_series(1, {ROWS}) n"
     ));
-    // One that reads the table takes some ten milliseconds.
-    let each = all(40);
-    println!("  {each:?} each");
-    assert!(each < Duration::from_millis(5), "{each:?} each");
+    // One that reads the table takes some ten milliseconds, each time.
+    let mut tries = (0..3).map(|_| all(40)).inspect(|each| println!("  {each:?} each"));
+    assert!(tries.any(|each| each < Duration::from_millis(5)), "they read the table");
 }
