@@ -124,7 +124,8 @@ impl Connection for Link {
 fn a_run_of_a_store_that_cannot_be_asked_learns_that_its_timer_is_gone() {
     let timers = Timers::with_store(foreign()).expect("it opens");
     let (begun, has_begun) = mpsc::channel();
-    let worker = timers.worker().lease(Duration::from_millis(150)).handle("mail", move |run| {
+    let lease = Duration::from_secs(1); // which does not end before the cancel
+    let worker = timers.worker().lease(lease).handle("mail", move |run| {
         _ = begun.send(());
         until("it is told", || !run.is_current());
         Ok(())

@@ -209,7 +209,7 @@ fn each_timer_of_a_batch_comes_on_time(database: &Database<'_>) {
     let timers = database.open();
     let (worker, seen) = noting(&timers);
     let worker = worker.start(&Scheduler::new()).expect("it starts");
-    until("it has looked", || worker.stats().looks == 1);
+    until("it has looked", || worker.stats().looks > 0);
     // In one call of this process, and in one of another program, which only PostgreSQL tells of.
     let batch: Vec<_> = (0..20).map(|n: u32| mail(&n.to_string(), SOON * (20 - n))).collect();
     timers.schedule_all(&batch).expect("scheduled");
@@ -998,7 +998,7 @@ fn a_timer_that_somebody_holds_longer_than_its_time_limit_uses_up_no_attempt(
     if database.is_sqlite() {
         return; // nothing there holds one timer
     }
-    let limit = Duration::from_millis(200);
+    let limit = Duration::from_millis(400); // enough for the run behind it, also on a busy machine
     let is_over = |worker: &Worker| worker.stats().stuck == 1;
     let stats = run_while_somebody_holds_the_timer(database, &database.open(), limit, is_over);
     assert_eq!((stats.failed, stats.timed_out), (0, 0), "{stats:?}");
@@ -1153,7 +1153,7 @@ fn a_timer_that_somebody_holds_holds_up_no_other(database: &Database<'_>) {
             Ok(())
         })
     };
-    let lease = Duration::from_millis(500);
+    let lease = Duration::from_secs(1); // it is extended in time, also on a busy machine
     let worker = worker.lease(lease).start(Scheduler::global()).expect("it starts");
     timers.schedule_all(&[mail("held 1", NOW), mail("held 2", NOW)]).expect("scheduled");
     _ = (next(&seen), next(&seen));
@@ -1161,7 +1161,7 @@ fn a_timer_that_somebody_holds_holds_up_no_other(database: &Database<'_>) {
     let mut transaction = mine.transaction().expect("begins");
     let state = postgres::within(&mut transaction).cancel("mail", "held 1").expect("no error");
     assert_eq!(state, Some(State::Running));
-    thread::sleep(lease * 2); // more than one extension, of which one timer is held
+    thread::sleep(lease * 3 / 2); // more than one extension, of which one timer is held
     timers.schedule(&mail("other", NOW)).expect("scheduled");
     assert_eq!(next(&seen).key, "other");
     may_end.store(true, Ordering::Relaxed);

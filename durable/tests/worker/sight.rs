@@ -122,7 +122,7 @@ fn spans_events_and_metrics_tell_what_a_worker_does() {
     has(&["span tickwheel.timer", "key=\"bad\"", "attempt=2"]);
     has(&["WARN", "is tried again", "key=\"bad\"", "attempt=1", "reason=\"no luck\""]);
     has(&["ERROR", "is dead", "key=\"bad\"", "attempt=2"]);
-    has(&["WARN", "has met an error", "exceeded its time limit of 9ms", "hangs"]);
+    has(&["WARN", "has met an error", "exceeded its time limit of 9ms", "hangs", "has failed"]);
     has(&["WARN", "is skipped", "key=\"late\"", "due="]);
 
     timers.counts().expect("counts");
