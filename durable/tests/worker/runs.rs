@@ -433,7 +433,7 @@ pub(super) fn the_end_of_a_lease_is_noticed(database: &Database<'_>) {
     timers.schedule(&mail("1", NOW)).expect("scheduled");
     has_begun.recv_timeout(PATIENCE).expect("it begins");
     // It is extended as long as nobody is in the way.
-    assert!(told.recv_timeout(LEASE * 3 / 2).is_err());
+    assert!(told.recv_timeout(LEASE * 5 / 4).is_err());
     let commit = database.begin(if database.is_sqlite() {
         "BEGIN IMMEDIATE"
     } else {
