@@ -700,11 +700,17 @@ fn end_it(place: Place, end: End, what: &str) -> Becomes {
     });
     drop(entered);
     // Only the end may wait for the run of a series.
+    let is_dropped = Arc::new(AtomicBool::new(false));
     let release = is_in_a_run.then(|| {
-        let is_closed = scheduler.downgrade();
+        let (here, is_dropped) = (scheduler.downgrade(), Arc::clone(&is_dropped));
+        // The handle of a look must not be the last one.
+        let is_closed = move || match end {
+            End::Drop => is_dropped.load(Ordering::Relaxed),
+            _ => here.upgrade().is_none_or(|here| here.is_closed()),
+        };
         thread::spawn(move || {
             if place == Place::SeriesInItsRun {
-                until("the end begins", || is_closed.upgrade().is_none_or(|here| here.is_closed()));
+                until("the end begins", is_closed);
             }
             (place == Place::SeriesInItsRun).then(|| drop(leave)).is_none()
         })
@@ -728,6 +734,7 @@ fn end_it(place: Place, end: End, what: &str) -> Becomes {
         }
         End::Drop => {
             drop(scheduler);
+            is_dropped.store(true, Ordering::Relaxed);
             driver.turn();
             None
         }

@@ -13,18 +13,23 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// No task is held back for longer, so what is shorter than half of it shows that the thread did not wait.
 const LONGEST: Duration = Duration::from_millis(100);
 
-#[test]
-fn a_poll_that_finds_no_room_wakes_its_task_and_is_let_in_later() {
-    let scheduler = Scheduler::builder().executor(Inline).build().expect("a tick thread");
-    let (let_go, waits) = mpsc::channel::<()>();
+/// The tick thread stands still from now on, until the sender is dropped.
+fn stands_still(scheduler: &Scheduler) -> mpsc::Sender<()> {
+    let (let_go, waits) = mpsc::channel();
     let (start, started) = mpsc::channel();
     let busy = move || {
         start.send(()).expect("awaited");
         let _ = waits.recv();
     };
     scheduler.schedule_once(Duration::ZERO, busy).expect("open");
-    started.recv().expect("the tick thread is busy from now on");
+    started.recv().expect("it runs");
+    let_go
+}
 
+#[test]
+fn a_poll_that_finds_no_room_wakes_its_task_and_is_let_in_later() {
+    let scheduler = Scheduler::builder().executor(Inline).build().expect("a tick thread");
+    let let_go = stands_still(&scheduler);
     let (task, mut longest, mut sleeps) = (Poller::new(), Duration::ZERO, Vec::new());
     let (start, mut waiting) = loop {
         let mut sleep = scheduler.sleep(HOUR);
@@ -62,8 +67,7 @@ fn a_poll_that_finds_no_room_wakes_its_task_and_is_let_in_later() {
 #[test]
 fn a_tick_thread_that_stands_still_holds_no_task_for_long() {
     let scheduler = Scheduler::builder().executor(Inline).build().expect("a tick thread");
-    let (let_go, waits) = mpsc::channel::<()>();
-    scheduler.schedule_once(Duration::ZERO, move || _ = waits.recv()).expect("open");
+    let let_go = stands_still(&scheduler);
     let (task, mut sleeps) = (Poller::new(), Vec::new());
     let start = Instant::now();
     for _ in 0..400_000 {
