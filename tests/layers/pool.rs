@@ -637,19 +637,20 @@ fn s11_what_a_builder_is_written_to_may_look_at_it() {
 #[test]
 fn threads_have_names_and_start_when_they_are_needed() {
     let meet = Arc::new(Barrier::new(3));
+    let names = || {
+        let meet = Arc::clone(&meet);
+        move || {
+            meet.wait(); // so that it takes all three
+            thread::current().name().map(str::to_owned).expect("a name")
+        }
+    };
     let pool = ScheduledThreadPool::builder().threads(3).thread_name("mill").build();
     let pool = pool.expect("threads");
-    let submit = |_| {
-        let meet = Arc::clone(&meet);
-        let named = move || {
-            meet.wait(); // so that one thread cannot do it all
-            thread::current().name().expect("a name").to_owned()
-        };
-        pool.submit(named).expect("open")
+    let futures: Vec<_> = (0..9).map(|_| pool.submit(names()).expect("open")).collect();
+    let name = |future: ScheduledFuture<String>| {
+        future.join_timeout(PATIENCE).expect("they meet").expect("a name")
     };
-    let futures: Vec<_> = (0..9).map(submit).collect();
-    let mut seen: Vec<_> =
-        futures.into_iter().map(|future| future.join().expect("a name")).collect();
+    let mut seen: Vec<_> = futures.into_iter().map(name).collect();
     seen.sort();
     seen.dedup();
     assert_eq!(seen, ["mill-1", "mill-2", "mill-3"]);
@@ -1088,15 +1089,16 @@ fn a_join_of_a_pool_that_has_a_free_thread_is_no_deadlock() {
         let result = outer.expect("open").join_timeout(PATIENCE).expect("no hang");
         assert!(matches!(result, Ok(Ok(_))), "{result:?}");
     }
-    // The other pool's task waits for the very task that joins it, though a thread is free there.
-    let is_told = |pause| {
+    // The other pool's task waits for the very task that joins it, though a thread is free there. The one that comes last is
+    // told.
+    let is_told = |millis| {
         let (give, own) = channel::<ScheduledFuture<bool>>();
         let (tell, told) = channel();
         let there = two.clone();
         let outer = one.submit(move || {
             let ready = own.recv_timeout(PATIENCE).expect("given");
             let waits_for_me = there.submit(move || ready.join().is_ok()).expect("open");
-            thread::sleep(pause); // real time: so that it waits already
+            thread::sleep(Duration::from_millis(millis)); // real time: so that it waits already
             let joined = waits_for_me.join();
             tell.send(matches!(joined, Err(JoinError::WouldDeadlock))).expect("awaited");
             true
@@ -1104,8 +1106,7 @@ fn a_join_of_a_pool_that_has_a_free_thread_is_no_deadlock() {
         give.send(outer.expect("open")).expect("it waits");
         told.recv_timeout(PATIENCE).expect("no hang")
     };
-    // If it comes too late to wait already, it is the one that is told.
-    assert!([20, 200, 2000].map(Duration::from_millis).into_iter().any(is_told));
+    assert!([20, 200, 2_000].into_iter().any(is_told));
 }
 
 #[test]
@@ -1323,8 +1324,8 @@ fn s17_a_clock_that_goes_on_panicking_costs_little() {
     struct Blind(Arc<AtomicBool>, Arc<AtomicUsize>);
     impl Clock for Blind {
         fn now(&self) -> Instant {
-            let is_of_the_pool = thread::current().name() == Some("blind-1");
-            if is_of_the_pool && self.0.load(Ordering::Relaxed) {
+            let is_the_pools = thread::current().name() == Some("blind-1");
+            if is_the_pools && self.0.load(Ordering::Relaxed) {
                 self.1.fetch_add(1, Ordering::Relaxed);
                 panic!("on purpose");
             }
@@ -1335,8 +1336,7 @@ fn s17_a_clock_that_goes_on_panicking_costs_little() {
         }
     }
     crate::common::silence();
-    let (is_blind, asked, threads) =
-        (Arc::new(AtomicBool::new(false)), Arc::default(), Arc::default());
+    let (is_blind, asked, threads) = (Arc::default(), Arc::default(), Arc::default());
     let (blind, started) = (Arc::clone(&is_blind), Arc::<AtomicUsize>::clone(&threads));
     let pool = ScheduledThreadPool::builder()
         .threads(1)
@@ -1349,7 +1349,7 @@ fn s17_a_clock_that_goes_on_panicking_costs_little() {
         .build()
         .expect("threads");
     let _far = pool.schedule(HOUR, || ()).expect("open");
-    is_blind.store(true, Ordering::Relaxed);
+    is_blind.store(true, Ordering::Relaxed); // before, so that the task cannot run
     let soon = pool.schedule(Duration::from_millis(20), || ()).expect("open");
     until("it is asked", || asked.load(Ordering::Relaxed) >= 3);
     let (start, before) = (Instant::now(), asked.load(Ordering::Relaxed));
@@ -1499,7 +1499,7 @@ fn s17_hooks_around_runs_see_each_run_and_may_panic() {
 #[test]
 fn s19_a_thread_is_held_back_while_the_first_task_is_late_and_no_longer() {
     let at = |millis| Duration::from_millis(millis);
-    let held_back = |_| {
+    let held_back = || {
         let clock = ManualClock::new();
         let pool = ScheduledThreadPool::builder().threads(1).clock(clock.clone());
         let pool = pool.build().expect("threads");
@@ -1524,6 +1524,5 @@ fn s19_a_thread_is_held_back_while_the_first_task_is_late_and_no_longer() {
         took
     };
     // A machine that is busy may take longer, but not each time. Without an end it takes 100 ms.
-    let least = (0..5).map(held_back).min().expect("five");
-    assert!(least < at(50), "{least:?}");
+    assert!((0..20).any(|_| held_back() < at(50)));
 }
