@@ -138,7 +138,10 @@ impl Scheduler {
             own = own_timers.as_ref().map(Arc::downgrade);
             let clone = || {
                 let clone = waker.clone();
-                of = target(&clone); // which may have other data
+                // With the same data it wakes the same task, although its vtable may lie elsewhere: compilers copy those.
+                if clone.data() != waker.data() {
+                    of = target(&clone);
+                }
                 clone
             };
             Wake::<COUNTED>(own_timers.map_or_else(clone, Waker::from))
@@ -173,7 +176,7 @@ impl Scheduler {
 #[must_use = "dropping it cancels it"]
 pub struct Alarm {
     key: TaskKey,
-    /// The data and vtable of the waker that the holder owns, which tell it from other wakers.
+    /// The data of the waker that the holder owns, and its vtable, which tell it from other wakers.
     target: (usize, usize),
     /// It counts as a task of the scheduler.
     is_counted: bool,

@@ -205,6 +205,23 @@ fn a_waker_whose_clone_has_other_data_is_told_from_that_of_another_task() {
     assert_eq!((one.woken(), other.woken()), (0, 1));
 }
 
+/// Compilers copy such tables, so a clone may have another one.
+#[test]
+#[expect(unsafe_code, reason = "such a waker is made by hand")]
+fn a_waker_whose_clone_has_another_vtable_is_the_same_one() {
+    const CLONE: fn(*const ()) -> RawWaker = |data| RawWaker::new(data, &OTHER);
+    static ONE: RawWakerVTable = RawWakerVTable::new(CLONE, |_| {}, |_| {}, |_| {});
+    static OTHER: RawWakerVTable = RawWakerVTable::new(CLONE, |_| (), |_| {}, |_| {});
+    let (scheduler, _driver) = driven();
+    let mut sleep = scheduler.sleep(SECOND);
+    // SAFETY: no function of the tables uses the data.
+    let waker = unsafe { Waker::new(std::ptr::null(), &ONE) };
+    for _ in 0..5 {
+        assert!(Pin::new(&mut sleep).poll(&mut Context::from_waker(&waker)).is_pending());
+    }
+    assert_eq!(scheduler.stats().scheduled(), 1);
+}
+
 /// With each message of a connection, for example. It is polled once in vain, at the old deadline. In real time, because a
 /// virtual clock spares tests that poll.
 #[test]
