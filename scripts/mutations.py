@@ -407,6 +407,9 @@ MUTATIONS = [
      "        let task = self.get_mut(key)?;\n        let timer = std::mem::replace(&mut task.timer, Timer::InHand);\n"
      "        task.set_for = (!is_elsewhere).then_some(task.deadline);\n"
      "        Some((Wait { key, deadline: task.deadline, set_for: task.set_for }, timer))\n", tests("layers::s28_layers")),
+    ("durable: what waits behind a stuck future is not started", "durable/src/worker/dispatcher.rs",
+     "            shared.has_jobs[kind].notify_all(); // there is room", "            // there is room",
+     durable("worker") + ["what_waits_behind_a_future"]),
     ("alarms: a waker is known by the data of its original", "src/scheduler/alarm.rs",
      "if clone.data() != waker.data() {", "if false && clone.data() != waker.data() {", tests("future::time")),
     ("alarms: a waker is known by the vtable of its clone", "src/scheduler/alarm.rs",

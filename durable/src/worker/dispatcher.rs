@@ -886,6 +886,9 @@ impl<'a> Dispatcher<'a> {
         if is_replaced {
             runner::start_another(shared, kind);
         }
+        if is_async {
+            shared.has_jobs[kind].notify_all(); // there is room for one that waits
+        }
         if was_called {
             shared.tell_of_time_limit(kind, &timer, None);
         } else {

@@ -7,15 +7,15 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Wake, Waker};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use tickwheel::Scheduler;
-use tickwheel_durable::{Failure, Filter, State, StopReason, Timers, WorkerBuilder};
+use tickwheel_durable::{Failure, Filter, NewTimer, State, StopReason, Timers, WorkerBuilder};
 use tokio::runtime::{Builder, Runtime};
 
 use super::common::{PATIENCE, until};
 use super::databases::Database;
-use super::{HOUR, NOW, is_gone, mail, noting, quick};
+use super::{HOUR, NOW, TAUGHT, is_gone, mail, noting, quick, teach};
 
 /// A time limit in which a quick handler has returned, also on a busy machine.
 const LIMIT: Duration = Duration::from_millis(400);
@@ -283,6 +283,34 @@ fn a_future_that_blocks_its_thread_is_stuck_until_it_returns() {
     let_go.send(()).expect("it waits");
     until("it has come back", || worker.stats().stuck == 0);
     assert_eq!(worker.stats().timed_out, 1);
+    assert!(worker.stop(PATIENCE));
+}
+
+/// It was claimed ahead, and no other timer comes that would have a thread look.
+#[test]
+fn what_waits_behind_a_future_that_blocks_starts_when_that_is_stuck() {
+    let database = Database::file();
+    let (timers, runtime) = (database.open(), runtime());
+    let (let_go, gate) = mpsc::channel::<()>();
+    let gate = Arc::new(Mutex::new(gate));
+    let worker = on(&runtime, &timers).handle_async("mail", move |run| {
+        let gate = Arc::clone(&gate);
+        async move {
+            if run.key() == "blocks" {
+                _ = gate.lock().expect("no panic").recv();
+            }
+            Ok(())
+        }
+    });
+    let worker = worker.retry(quick(1)).time_limit(LIMIT);
+    let worker = worker.async_runs(1).start(Scheduler::global()).expect("it starts");
+    teach(&timers, &worker, "mail");
+    let blocks = NewTimer::new("mail", "blocks", SystemTime::now() - HOUR);
+    timers.schedule_all(&[blocks, mail("other", NOW)]).expect("scheduled");
+    until("the other one runs", || worker.stats().done == TAUGHT + 1);
+    assert_eq!((worker.stats().stuck, worker.stats().dead), (1, 1));
+    let_go.send(()).expect("it waits");
+    until("it has come back", || worker.stats().stuck == 0);
     assert!(worker.stop(PATIENCE));
 }
 
