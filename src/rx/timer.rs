@@ -251,3 +251,14 @@ impl SerialQueue {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_resort_takes_one_executor_however_often_it_is_asked() {
+        let timers = || global_timers().expect("a thread");
+        assert!(Arc::ptr_eq(&timers(), &timers()));
+    }
+}

@@ -325,6 +325,27 @@ fn s28_a_reset_of_a_task_that_is_due_does_not_run_it_in_the_call() {
     }
 }
 
+/// An inline task has brought a task to another worker, which waits for its end, and serves an executor that moves a third one.
+#[test]
+fn s28_a_call_that_runs_none_leaves_what_waits_below_it() {
+    let (timers, driver) = driven();
+    let inline = ExecutorScheduler::over(Inline, wrapping(&timers, Fixed));
+    let (outer, waits, moved) = (inline.worker(), inline.worker(), inline.worker());
+    let later = Later::default();
+    let served = ExecutorScheduler::new(later.clone(), &timers).worker();
+    let log = Log::default();
+    let (third, said) = (moved.schedule_after(HOUR, log.task(3)), log.clone());
+    outer.schedule(move || {
+        waits.schedule(said.task(2));
+        served.schedule(move || assert!(third.reset(Duration::ZERO)));
+        later.run();
+        said.say(1);
+    });
+    assert_eq!(log.all(), [1, 2]);
+    driver.turn();
+    assert_eq!(log.all(), [1, 2, 3]);
+}
+
 /// The other worker gets the timer when it is due, and would run it in the call.
 #[test]
 fn s28_a_delay_that_has_passed_on_the_way_to_an_inline_worker_runs_nothing_in_the_call() {
