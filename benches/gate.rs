@@ -14,6 +14,7 @@ use std::future::Future;
 use std::hint::black_box;
 use std::pin::pin;
 use std::process::{Command, ExitCode};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -67,6 +68,12 @@ struct Operation {
 const OPERATIONS: &[Operation] = &[
     Operation { name: "schedule", instructions: 311.0, allocations: 0.002, run: schedule },
     Operation { name: "cancel", instructions: 152.0, allocations: 0.002, run: cancel },
+    Operation {
+        name: "cancel-drop",
+        instructions: 201.0,
+        allocations: 0.002,
+        run: cancel_and_drop,
+    },
     Operation { name: "reset", instructions: 149.0, allocations: 0.0, run: reset },
     Operation { name: "churn", instructions: 523.0, allocations: 0.002, run: churn },
     Operation {
@@ -164,6 +171,19 @@ fn cancel(bench: &mut Bench) {
     bench.schedule_all();
     bench.driver.turn();
     measured(|| bench.cancel_all());
+}
+
+/// The closure owns something.
+fn cancel_and_drop(bench: &mut Bench) {
+    let owned = Arc::new(());
+    for delay in &bench.delays {
+        let captured = Arc::clone(&owned);
+        let task = move || drop(black_box(captured));
+        bench.handles.push(bench.scheduler.schedule_once(*delay, task).expect("open"));
+    }
+    bench.driver.turn();
+    measured(|| bench.cancel_all());
+    assert_eq!(Arc::strong_count(&owned), 1);
 }
 
 /// To later, on the system's clock, to an instant that is known.

@@ -120,6 +120,12 @@ fn s09_s10_after_a_peak_memory_goes_back_and_stale_handles_stay_harmless() {
     let staying = peak(&scheduler, &ran, &mut stale);
     let at_peak = (resident(), grown());
     assert!(stale.iter().all(Cancellable::cancel));
+    if let (Some(peak), Some(then)) = (at_peak.0, resident()) {
+        assert!(
+            then < peak + tasks * 16,
+            "a cancel takes memory: {peak} of it before, then {then}"
+        );
+    }
     // Some blocks to work with stay, and the tables of wheel and depot.
     until("the heap is as it was", || grown() < 3_500_000 + tasks * 5 / 4);
     let (cancelled, peak, then) = (digits(tasks), megabytes(at_peak.1), megabytes(grown()));

@@ -391,7 +391,7 @@ impl Ending {
             None
         } else {
             // SAFETY: see `names`. `Over` cannot reach the closure again.
-            unsafe { drop_all(holder, key.slot) }
+            unsafe { drop_all(holder, key.slot, word) }
         };
         (thrown, self.0)
     }
@@ -432,7 +432,7 @@ impl Ending {
 ///
 /// The caller owns the body of the task in this slot, and the closure counts as moved out from now on (HOLDER-2, CLOSURE-2).
 #[inline(never)]
-unsafe fn drop_all(holder: &TaskHolder, slot: u32) -> Option<Box<Thrown>> {
+unsafe fn drop_all(holder: &TaskHolder, slot: u32, word: Word) -> Option<Box<Thrown>> {
     // SAFETY: the body is there (HOLDER-1), and the caller owns it.
     let names = holder.closure.with_mut(|place| unsafe { (*place).assume_init_ref() }.names());
     // SAFETY: as the caller promises.
@@ -440,7 +440,7 @@ unsafe fn drop_all(holder: &TaskHolder, slot: u32) -> Option<Box<Thrown>> {
     // One by one, because two panics in one drop would abort the process.
     let first = caught(|| holder.closure.with_mut(drop));
     // SAFETY: as the caller promises.
-    let second = unsafe { drop_own_executor(slot) };
+    let second = unsafe { drop_own_executor(slot, word) };
     if first.is_ok() && second.is_ok() {
         return None;
     }
@@ -448,11 +448,17 @@ unsafe fn drop_all(holder: &TaskHolder, slot: u32) -> Option<Box<Thrown>> {
     Some(Box::new(Thrown { name: names.name(), panics }))
 }
 
+/// Drops the executor of the task with this word, if it has one of its own. Returns what that has thrown.
+///
 /// # Safety
 ///
 /// The caller owns the body of the task in this slot (HOLDER-2).
-#[cold]
-unsafe fn drop_own_executor(slot: u32) -> Result<(), Payload> {
+#[inline]
+unsafe fn drop_own_executor(slot: u32, word: Word) -> Result<(), Payload> {
+    // A look at the annex would be a cache miss, and mostly the first one at a page of memory.
+    if word.executor() == 0 {
+        return Ok(());
+    }
     // SAFETY: as the caller promises.
     let executor = unsafe { replace_executor(slot, None) };
     caught(|| drop(executor))
@@ -471,11 +477,8 @@ impl Over {
     /// Drops the task's own executor, if it has one. Returns what that has thrown.
     #[inline]
     pub(crate) fn drop_executor(&self) -> Result<(), Payload> {
-        if self.word.executor() == 0 {
-            return Ok(());
-        }
         // SAFETY: the body is ours, and the executor belongs to it (HOLDER-2).
-        unsafe { drop_own_executor(self.key.slot) }
+        unsafe { drop_own_executor(self.key.slot, self.word) }
     }
 
     /// Frees the holder, unless a cancel has done so, and gives its slot back.
