@@ -56,8 +56,6 @@ impl<E: Timed> Block<E> {
 
     /// Drops stale entries.
     fn retain(&mut self, mut is_live: impl FnMut(&E) -> bool) {
-        // Whether an entry is live is a cache miss, so the misses of a block are started together.
-        self.entries().iter().for_each(Timed::prefetch);
         for place in 0..core::mem::take(&mut self.len) as usize {
             let entry = self.entries[place];
             if is_live(&entry) {
@@ -252,8 +250,10 @@ impl<E: Timed> Pool<E> {
         mut is_live: impl FnMut(&E) -> bool,
     ) -> usize {
         let (before, end) = (chain.len, chain.len.saturating_sub(budget));
+        self.prefetch_live(chain.head);
         while chain.len > end {
             let Some(mut block) = self.pop(chain) else { break };
+            self.prefetch_live(chain.head);
             block.retain(&mut is_live);
             // They go into the block before if they fit. Otherwise a chain that is swept again and again would end as many
             // blocks with an entry each.
@@ -273,6 +273,15 @@ impl<E: Timed> Pool<E> {
         if let Some(Some(block)) = self.blocks.get(number as usize) {
             prefetch(&raw const block.entries);
             prefetch(&raw const block.len);
+        }
+    }
+
+    /// Fetches what tells whether the entries of a block are live, and the block behind it. Each is a cache miss, and so they come
+    /// while the block before is looked at.
+    fn prefetch_live(&self, number: u32) {
+        if let Some(Some(block)) = self.blocks.get(number as usize) {
+            self.prefetch(block.next);
+            block.entries().iter().for_each(Timed::prefetch);
         }
     }
 
