@@ -82,10 +82,10 @@ const OPERATIONS: &[Operation] = &[
         allocations: 0.002,
         run: churn_with_sweep,
     },
-    Operation { name: "take-in", instructions: 104.0, allocations: 0.002, run: take_in },
+    Operation { name: "take-in", instructions: 99.0, allocations: 0.002, run: take_in },
     Operation {
         name: "take-in-dead",
-        instructions: 37.0,
+        instructions: 47.0,
         allocations: 0.002,
         run: take_in_cancelled,
     },

@@ -105,6 +105,8 @@ pub(crate) struct Engine {
     /// Entries that are about to be filed, and those that the wheel has just given out. Empty between turns, as `batch`
     /// and `wakers` are.
     incoming: Vec<Entry>,
+    /// The earliest deadline that came in, and has not passed: of a live entry or of one that was stale.
+    earliest: Moment,
     given_out: Vec<Entry>,
     batch: DueBatch,
     wakers: Vec<Waker>,
@@ -151,6 +153,7 @@ impl Engine {
             ready: ReadyQueue::default(),
             retries: Retries::default(),
             incoming: Vec::with_capacity(INCOMING),
+            earliest: Moment::NEVER,
             given_out: Vec::new(),
             wakers: Vec::new(),
             tidying: Tidying::default(),
@@ -176,7 +179,7 @@ impl Engine {
         let now = self.shared.try_now();
         self.is_blind = now.is_none();
         self.now = now.unwrap_or(self.now);
-        let (taken_in, earliest) = self.take_in(cut);
+        let taken_in = self.take_in(cut);
         if !self.shared.has_a_thread && self.reader.is_behind(cut) {
             return Next::Again; // what has not been taken in may be due first (S3)
         }
@@ -186,7 +189,7 @@ impl Engine {
         self.retries.tell();
         let is_tidy = self.tidy(taken_in);
         self.shared.hooks.observe(|observer| observer.turned(WheelView(&self.wheel)));
-        let next = self.next(cut, earliest, is_tidy);
+        let next = self.next(cut, is_tidy);
         // Last, so that a fault is found in the turn that has made it.
         if cfg!(debug_assertions) {
             self.check_invariants();
@@ -199,8 +202,8 @@ impl Engine {
     /// Files what was scheduled before the cut, or the first of it. A thread that is far behind hands over what is due
     /// before it has taken in all, because a flood of schedules must not stop the wheel (S19).
     ///
-    /// Returns how many tasks came in, and the earliest of their deadlines: zero if one is due now.
-    fn take_in(&mut self, cut: u64) -> (usize, Moment) {
+    /// Returns how many tasks came in.
+    fn take_in(&mut self, cut: u64) -> usize {
         // If enough is due already, new records stay in their lanes, which holds their producers back.
         let most = if self.shared.has_a_thread && self.is_overdue() { 0 } else { TAKE_IN };
         let mut filing = Filing {
@@ -209,21 +212,21 @@ impl Engine {
             incoming: &mut self.incoming,
             looks: false,
             dropped: 0,
-            earliest: Moment::NEVER,
+            earliest: self.earliest,
         };
-        let add = |record: Record| filing.add(record.entry);
+        let add = |record: Record, is_stale| filing.add(record.entry, is_stale);
         let tasks = self.reader.take(&self.shared.intake, cut, most, add);
         if tasks == 0 {
-            return (0, Moment::NEVER);
+            return 0;
         }
         filing.file_all();
-        let earliest = filing.earliest;
+        self.earliest = filing.earliest;
         self.tidying.filed += tasks;
         // Here, because only new tasks use up holders, and this thread may wait for the system where a producer should
         // not.
         depot::add_block_ahead();
         self.shared.hooks.observe(|observer| observer.took_in(tasks));
-        (tasks, earliest)
+        tasks
     }
 
     /// Files a task again whose entry has come out too early (RESET-2 in [`deadline`](slots::deadline)).
@@ -284,11 +287,6 @@ impl Engine {
     }
 }
 
-/// Returns the deadline that decides whether an entry wakes the tick thread. An entry that is due now always does.
-fn needed_at(entry: Entry) -> Moment {
-    if entry.is_due_now() { Moment(0) } else { entry.moment() }
-}
-
 /// Files what comes in, up to [`INCOMING`] entries at a time.
 struct Filing<'a> {
     wheel: &'a mut Buckets<Entry>,
@@ -298,17 +296,18 @@ struct Filing<'a> {
     looks: bool,
     /// How many were dropped since the last ones were filed.
     dropped: usize,
-    /// The earliest deadline of all that were filed.
+    /// As in the engine.
     earliest: Moment,
 }
 
 impl Filing<'_> {
     #[inline]
-    fn add(&mut self, entry: Entry) {
+    fn add(&mut self, entry: Entry, is_stale: bool) {
         // Most timeouts are cancelled. If that comes before they are taken in, a look at the holder costs a third of what it
         // costs to file the entry, and to sweep it later. Otherwise a look is wasted, and takes the holder's cache line
         // from its owner.
-        if self.looks && !is_live(entry) {
+        if is_stale || self.looks && !is_live(entry) {
+            self.earliest = self.earliest.min(entry.moment());
             self.dropped += 1;
             return;
         }
@@ -334,24 +333,16 @@ impl Filing<'_> {
             }
         }
         self.dropped = 0;
-        let mut earliest = self.earliest;
-        let mut entries = incoming.iter().copied();
-        let mut next = entries.next();
-        while let Some(entry) = next {
-            next = entries.next();
-            // If a later filing of the same slot comes right behind this entry, this one is stale.
-            if next.is_some_and(|next| next.follows(entry)) {
-                continue;
-            }
-            earliest = earliest.min(needed_at(entry));
+        for entry in incoming.drain(..) {
             if entry.is_due_now() {
                 ready.insert(entry);
-            } else if !wheel.insert(entry) && is_live(entry) {
+                continue;
+            }
+            self.earliest = self.earliest.min(entry.moment());
+            if !wheel.insert(entry) && is_live(entry) {
                 // The wheel has given out its tick. The entry has been in its lane for long, and may have become stale.
                 ready.insert(entry);
             }
         }
-        self.earliest = earliest;
-        incoming.clear();
     }
 }

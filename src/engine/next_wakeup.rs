@@ -77,10 +77,12 @@ impl Engine {
 
     // ----- when to come back ---------------------------------------------------------------
 
-    /// Returns when to turn again: never later than the earliest live deadline needs. `earliest` is the earliest deadline
-    /// that came in.
-    pub(super) fn next(&mut self, cut: u64, earliest: Moment, is_tidy: bool) -> Next {
+    /// Returns when to turn again: never later than the earliest live deadline needs.
+    pub(super) fn next(&mut self, cut: u64, is_tidy: bool) -> Next {
         let now = self.now;
+        if self.earliest <= now {
+            self.earliest = Moment::NEVER;
+        }
         // No thread has to wake up for a cancelled task. Those beyond the bound cost one turn more.
         self.ready.skip(SKIP, |entry| !is_live(entry));
         let first = [self.ready.next(), self.retries.retry_at()].into_iter().flatten().min();
@@ -102,10 +104,9 @@ impl Engine {
             let settle_at =
                 self.wheel.settle_at().map(|tick| self.shared.watch.timeline.end_of(tick));
             // A thread that was woken for a task that has been cancelled in the meantime sleeps until that task's
-            // deadline anyway. The next task of such a flow is likely to be cancelled as soon, and due no earlier, and
+            // deadline anyway. The next tasks of such a flow are likely to be cancelled as soon, and due no earlier, and
             // would wake the thread again. This costs at most one wake-up for nothing after the flow has ended.
-            let news_at = self.served_at(earliest).filter(|at| *at > now);
-            let times = [next, self.tidying.trim_at, settle_at, news_at];
+            let times = [next, self.tidying.trim_at, settle_at, self.served_at(self.earliest)];
             next = times.into_iter().flatten().min();
         }
         Next::At(next.unwrap_or(Moment::NEVER))
@@ -168,10 +169,12 @@ impl Engine {
         }
         // It is taken in anyway, by thousands at once. A thread that got up for each task instead took 80 ns a task
         // instead of 35.
-        let (_, earliest) = self.take_in(self.cut());
+        let due = self.ready.len();
+        self.take_in(self.cut());
         // What is left was seen by this look, so it may have been published before the arming, without a ring, whatever its
         // stamp. That is little: what has come in since the cut was read. The next turn takes it.
-        !self.shared.is_closing() && !self.reader.has_left() && earliest >= threshold
+        let is_due = self.ready.len() > due || self.earliest < threshold;
+        !self.shared.is_closing() && !self.reader.has_left() && !is_due
     }
 
     /// Returns true if something has come in that no turn has taken yet, or if the scheduler is closing.

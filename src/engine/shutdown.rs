@@ -31,7 +31,7 @@ impl Engine {
         // The lanes are closed last. A record that comes in until then is collected, and one that comes later is refused
         // by its lane.
         part(&mut || {
-            self.reader.close(&self.shared.intake, |record| entries.push(record.entry));
+            self.reader.close(&self.shared.intake, |record, _| entries.push(record.entry));
         });
         // Empty, unless a turn was broken off. A task that is met twice is given back once.
         entries.append(&mut self.incoming);

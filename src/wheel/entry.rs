@@ -152,9 +152,7 @@ impl Entry {
     /// Returns true if this is a later filing of the same slot than the other one, so that the other one is stale.
     #[inline]
     pub(crate) fn follows(self, other: Entry) -> bool {
-        // This finds a task that was cancelled soon after it was scheduled, without a load of its holder, which the
-        // producer may be writing again. The entries of two threads may come in either order. Numbers may wrap (WORD-3
-        // in `state`), and two that are in the lanes at a time are never far apart.
+        // Numbers may wrap (WORD-3 in `state`), and two that are in the lanes at a time are never far apart.
         let is_same_slot = self.slot() == other.slot();
         is_same_slot && (1..=u32::MAX / 2).contains(&self.number().wrapping_sub(other.number()))
     }

@@ -29,9 +29,9 @@ fn models_a_push_is_taken_or_refused() {
         });
         let mut taken = Vec::new();
         reader.look();
-        reader.take_before(u64::MAX, 1, |record| taken.push(record));
+        reader.take_before(u64::MAX, 1, |record, _| taken.push(record));
         reader.close();
-        reader.take_before(u64::MAX, usize::MAX, |record| taken.push(record));
+        reader.take_before(u64::MAX, usize::MAX, |record, _| taken.push(record));
         let accepted = writing.join().unwrap();
         let names: Vec<_> = taken.iter().map(|record| record.entry.name).collect();
         assert_eq!(names, [100, 200, 300][..accepted], "taken is what was accepted");
@@ -62,7 +62,7 @@ fn pushes_are_seen_or_signalled(most: usize) {
             let (mut reader, mut taken) = (IntakeReader::default(), Vec::new());
             for _ in 0..2 {
                 let cut = intake.cut(0);
-                reader.take(&intake, cut, most, |record| taken.push(record.entry.name));
+                reader.take(&intake, cut, most, |record, _| taken.push(record.entry.name));
             }
             (reader, taken)
         })
@@ -75,7 +75,7 @@ fn pushes_are_seen_or_signalled(most: usize) {
             break;
         }
         let cut = intake.cut(0);
-        reader.take(&intake, cut, most, |record| taken.push(record.entry.name));
+        reader.take(&intake, cut, most, |record, _| taken.push(record.entry.name));
     }
     taken.sort_unstable();
     assert_eq!(taken, [1, 2, 3]);
@@ -105,11 +105,11 @@ fn models_a_lane_that_is_open_is_listed_once() {
         push(1);
         push(2);
         let (mut reader, mut taken) = (IntakeReader::default(), Vec::new());
-        reader.take(&intake, intake.cut(0), 1, |record| taken.push(record.entry.name));
+        reader.take(&intake, intake.cut(0), 1, |record, _| taken.push(record.entry.name));
         let reading = {
             let intake = Arc::clone(&intake);
             thread::spawn(move || {
-                reader.take(&intake, intake.cut(0), 1, |record| taken.push(record.entry.name));
+                reader.take(&intake, intake.cut(0), 1, |record, _| taken.push(record.entry.name));
                 (reader, taken)
             })
         };
@@ -117,7 +117,7 @@ fn models_a_lane_that_is_open_is_listed_once() {
         push(4);
         let (mut reader, mut taken) = reading.join().unwrap();
         while reader.has_more(&intake) {
-            reader.take(&intake, intake.cut(0), 1, |record| taken.push(record.entry.name));
+            reader.take(&intake, intake.cut(0), 1, |record, _| taken.push(record.entry.name));
         }
         assert_eq!(taken, [1, 2, 3, 4]);
     });
@@ -152,7 +152,7 @@ fn models_no_record_comes_before_what_was_scheduled_before_it() {
             thread::spawn(move || {
                 let (mut reader, mut names) = (IntakeReader::default(), Vec::new());
                 let cut = intake.cut(0);
-                reader.take(&intake, cut, usize::MAX, |record| names.push(record.entry.name));
+                reader.take(&intake, cut, usize::MAX, |record, _| names.push(record.entry.name));
                 let is_alone = names.contains(&2) && !names.contains(&1);
                 assert!(!is_alone, "the later one has come without the earlier one");
             })

@@ -644,15 +644,48 @@ fn s07_a_thread_that_finds_a_timeout_cancelled_sleeps_as_if_it_were_not() {
     let scheduler = Scheduler::builder().clock(gated).executor(Inline).build();
     let scheduler = scheduler.expect("a tick thread");
     let asleep = || slept.recv_timeout(PATIENCE).expect("it sleeps");
-    let soon = clock.now() + MILLI;
-    assert_ne!(asleep(), Some(soon));
-    assert!(scheduler.schedule_at(soon, || ()).expect("open").cancel());
-    go.send(()).expect("it waits for this");
-    assert_eq!(asleep(), Some(soon));
-    clock.advance(MILLI);
-    go.send(()).expect("it waits for this");
-    assert!(asleep().is_none_or(|until| until > soon), "once is enough");
+    let cancelled_at = |instant| {
+        assert!(scheduler.schedule_at(instant, || ()).expect("open").cancel());
+    };
+    let turn = || {
+        go.send(()).expect("it waits for this");
+        asleep()
+    };
+    let (start, first) = (clock.now(), asleep());
+    let (soon, sooner) = (start + MILLI * 10, start + MILLI * 5);
+    assert!(first.is_none_or(|until| until > soon));
+    cancelled_at(soon);
+    assert_eq!(turn(), Some(soon));
+    cancelled_at(soon + MILLI * 10);
+    scheduler.schedule_once(Duration::ZERO, || ()).expect("open");
+    assert_eq!(turn(), Some(soon), "what came after it does not count");
+    cancelled_at(sooner);
+    cancelled_at(soon + MILLI * 10);
+    assert_eq!(turn(), Some(sooner), "also if a later filing of its slot came right behind it");
+    clock.advance(MILLI * 5);
+    assert!(turn().is_none_or(|until| until > sooner), "once is enough");
     drop(go);
+}
+
+/// Of a flow with different delays, only those wake the thread that are due before all others.
+#[test]
+fn s07_timeouts_of_any_delays_wake_a_thread_that_has_known_an_earlier_one_not_again() {
+    let scheduler = Scheduler::new();
+    let mut seed = 9_u64;
+    let delays = (0..4_000).map(|_| {
+        seed = seed.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(1);
+        Duration::from_secs(3600) + MILLI * (seed >> 44) as u32
+    });
+    let (mut first, mut lower) = (Duration::MAX, 0);
+    for delay in delays {
+        lower += u64::from(delay < first);
+        first = first.min(delay);
+        let handle = scheduler.schedule_once(delay, || ()).expect("open");
+        handle.cancel();
+        spin_until(Instant::now() + Duration::from_micros(20));
+    }
+    let wakeups = scheduler.stats().wakeups();
+    assert!(wakeups <= lower + 2, "{wakeups} wake-ups, and {lower} that were the first ones");
 }
 
 /// Each timeout is cancelled before the tick thread has looked at it, and nothing else is pending. If the thread slept without a

@@ -85,6 +85,12 @@ impl Record {
             [deadline, stamp, name].map(|word| word.load(Ordering::Relaxed));
         Record { entry: Entry { deadline, name }, stamp }
     }
+
+    /// Reads an entry, but not its deadline.
+    #[inline]
+    fn name([_, _, name]: &Words) -> Entry {
+        Entry { deadline: 0, name: name.load(Ordering::Relaxed) }
+    }
 }
 
 /// What a thread has at a scheduler: the shared part of its queue, and its counters.
@@ -358,13 +364,15 @@ impl LaneReader {
         Some(self.block.get(self.index))
     }
 
-    /// Takes what was seen and is stamped before `end`, in order, and at most `most` records. Returns how many.
+    /// Takes what was seen and is stamped before `end`, in order, and at most `most` records. Returns how many. With each
+    /// it tells whether a later filing of the same slot comes right behind it. Then it is stale, and if a thread sets one timer
+    /// after the other, that needs no look at the holder, which the thread is writing again.
     #[inline]
     pub(crate) fn take_before(
         &mut self,
         end: u64,
         most: usize,
-        mut take: impl FnMut(Record),
+        mut take: impl FnMut(Record, bool),
     ) -> usize {
         let mut count = 0;
         while count < most && self.left() > 0 {
@@ -373,15 +381,18 @@ impl LaneReader {
             }
             let run = (most - count).min(BLOCK - self.index).min(self.left() as usize);
             let records = &self.block.records[self.index..self.index + run];
-            let mut took = 0;
-            for words in records {
+            let mut take_one = |words: &Words, next: &Words| {
                 let record = Record::read(words);
-                if record.stamp >= end {
-                    break;
+                let is_before = record.stamp < end;
+                if is_before {
+                    take(record, Record::name(next).follows(record.entry));
                 }
-                take(record);
-                took += 1;
-            }
+                is_before
+            };
+            let mut took =
+                records.windows(2).take_while(|pair| take_one(&pair[0], &pair[1])).count();
+            let last = &records[run - 1];
+            took += usize::from(took == run - 1 && take_one(last, last));
             self.taken += took as u64;
             self.index += took;
             count += took;
@@ -450,8 +461,34 @@ mod tests {
             let entry = Entry::new(SLOT, u32::MAX, Moment(42), true, Runner::Own, is_series);
             assert!(writer.push(Record { entry, stamp: 7 }).is_ok());
             reader.look();
-            reader.take_before(8, 1, |record| assert_eq!((record.entry, record.stamp), (entry, 7)));
+            let is_it = |record: Record, is_stale| {
+                assert_eq!((record.entry, record.stamp, is_stale), (entry, 7, false));
+            };
+            reader.take_before(8, 1, is_it);
             assert_eq!(reader.left(), 0);
         }
+    }
+
+    #[test]
+    fn a_record_with_a_later_filing_of_its_slot_right_behind_it_is_stale() {
+        let mut writer = Intake::new(true, None).take_lane();
+        let mut reader = LaneReader::new(&writer);
+        let filings = [(3, 1), (3, 2), (4, 1), (3, 3), (3, 4), (3, 5), (5, 9), (5, 8), (4, 2)];
+        for (stamp, (slot, number)) in (1..).zip(filings) {
+            let entry = Entry::new(slot, number, Moment(42), false, Runner::Default, false);
+            assert!(writer.push(Record { entry, stamp }).is_ok());
+        }
+        reader.look();
+        let (mut taken, mut stale) = (Vec::new(), Vec::new());
+        let mut take = |end, most| {
+            reader.take_before(end, most, |record, is_stale| {
+                let list = if is_stale { &mut stale } else { &mut taken };
+                list.push((record.entry.slot(), record.entry.number()));
+            })
+        };
+        assert_eq!((take(5, 9), take(9, 1), take(9, 9), take(10, 9)), (4, 1, 3, 1));
+        assert_eq!(stale, [(3, 1), (3, 3)]);
+        assert_eq!(taken[..3], [(3, 2), (4, 1), (3, 4)], "the last one was alone in its call");
+        assert_eq!(taken[3..], [(3, 5), (5, 9), (5, 8), (4, 2)], "an earlier one does not follow");
     }
 }

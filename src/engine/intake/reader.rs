@@ -31,13 +31,14 @@ pub(crate) struct IntakeReader {
 }
 
 impl IntakeReader {
-    /// Takes what was stamped before the cut, in order, and at most `most` records. Returns how many.
+    /// Takes what was stamped before the cut, in order, and at most `most` records. Returns how many. `take` also hears whether
+    /// the record is known to be stale.
     pub(crate) fn take(
         &mut self,
         intake: &Intake,
         cut: u64,
         most: usize,
-        take: impl FnMut(Record),
+        take: impl FnMut(Record, bool),
     ) -> usize {
         // These numbers order nothing, so their stores are Relaxed: see `Signals`.
         intake.last_cut.store(cut, Ordering::Relaxed);
@@ -93,7 +94,7 @@ impl IntakeReader {
         }
     }
 
-    fn merge(&mut self, cut: u64, most: usize, mut take: impl FnMut(Record)) -> usize {
+    fn merge(&mut self, cut: u64, most: usize, mut take: impl FnMut(Record, bool)) -> usize {
         let lanes = &mut self.lanes;
         let heads = self.open.iter().filter_map(|number| {
             let first = lanes[*number].first()?;
@@ -142,7 +143,7 @@ impl IntakeReader {
     }
 
     /// Closes all lanes, and takes all that was published before: the engine's last look.
-    pub(crate) fn close(&mut self, intake: &Intake, take: impl FnMut(Record)) {
+    pub(crate) fn close(&mut self, intake: &Intake, take: impl FnMut(Record, bool)) {
         let lanes = &mut *lock(&intake.lanes);
         lanes.is_closed = true;
         self.lanes.append(&mut lanes.fresh);
@@ -188,7 +189,7 @@ mod tests {
 
     fn take(reader: &mut IntakeReader, intake: &Intake, cut: u64, most: usize) -> Vec<u64> {
         let mut stamps = Vec::new();
-        let taken = reader.take(intake, cut, most, |record| stamps.push(record.stamp));
+        let taken = reader.take(intake, cut, most, |record, _| stamps.push(record.stamp));
         assert_eq!(taken, stamps.len());
         stamps
     }
@@ -256,7 +257,7 @@ mod tests {
         let mut reader = IntakeReader::default();
         assert!(take(&mut reader, &intake, 500, 300).into_iter().eq(0..300));
         let mut left = Vec::new();
-        reader.close(&intake, |record| left.push(record.stamp));
+        reader.close(&intake, |record, _| left.push(record.stamp));
         assert!(left.into_iter().eq(300..3_000));
         assert!(writers[0].push(record(9_000)).is_err());
     }
