@@ -880,12 +880,15 @@ pub struct Finish {
     pub then: Then,
     /// Its row in the history, if its kind has one (STORE-10).
     pub record: Option<Box<Attempt>>,
+    /// When the timer woke, if that was later than it was due: it was put off, or is tried again. With [`Then::Release`] it wakes
+    /// then again, so it stands where it stood, and nobody takes it for one that has only just become due.
+    pub woke: Option<SystemTime>,
 }
 
 impl Finish {
     /// What became of an attempt, the `attempts`-th of its run of the timer.
     pub fn new(run: RunId, attempts: u32, then: Then) -> Finish {
-        Finish { run, attempts, then, record: None }
+        Finish { run, attempts, then, record: None, woke: None }
     }
 
     /// Sets its row in the history.
@@ -922,7 +925,7 @@ pub enum Then {
         /// Why it has failed. `None`: it is put off, and keeps the error that the timer had.
         error: Option<String>,
     },
-    /// It was never started, so it waits again.
+    /// It was never started, so it waits again, as it did before: from [`Finish::woke`] on, and with the error that it had.
     Release,
 }
 

@@ -538,6 +538,42 @@ fn what_is_put_off_keeps_its_error(database: &Database<'_>) {
     assert!(apart(series.due, next) <= Duration::from_millis(1));
 }
 
+/// They were claimed and not started: one that had failed before, one that was put off, and one that was never tried.
+fn what_is_given_back_waits_as_before(database: &Database<'_>) {
+    let mut connection = connect(database);
+    let since = connection.now().expect("a time") - HOUR;
+    let new = ["failed", "put off", "untried"].map(|key| mail(key, since));
+    connection.schedule(&new, Existing::Replace).expect("scheduled");
+    for claimed in claim(&mut *connection, 2).timers {
+        let run = claimed.timer.run();
+        let then = match claimed.timer.key.as_str() {
+            "failed" => Then::Retry(NOW, "no luck".to_owned()),
+            _ => Then::Snooze(NOW),
+        };
+        assert!(finish(&mut *connection, run, then));
+    }
+    let mut get = || new.each_ref().map(|new| connection.get("mail", &new.key).expect("no error"));
+    let before = get().map(|timer| timer.expect("there"));
+    assert!(before[0].wake > Some(before[0].due) && before[0].error.is_some());
+    assert!(before[1].wake > Some(before[1].due));
+    thread::sleep(Duration::from_millis(5)); // the database's clock is a real one
+    let claimed = claim(&mut *connection, 9);
+    let outcomes = claimed.timers.iter().map(|claimed| {
+        let mut finish = Finish::new(claimed.timer.run(), claimed.timer.attempts, Then::Release);
+        finish.woke = Some(claimed.woke).filter(|woke| *woke > claimed.timer.due);
+        finish
+    });
+    let outcomes: Vec<_> = outcomes.collect();
+    assert_eq!(connection.finish(&outcomes).expect("written").changed.len(), 3);
+    for before in before {
+        let after = connection.get("mail", &before.key).expect("no error").expect("there");
+        let of = |timer: &Timer| {
+            (timer.state, timer.due, timer.wake, timer.attempts, timer.error.clone())
+        };
+        assert_eq!(of(&after), of(&before), "{}", before.key);
+    }
+}
+
 fn it_is_told_which_runs_are_still_running(database: &Database<'_>) {
     let mut connection = connect(database);
     let all = ["stays", "held", "cancelled", "replaced", "done"].map(|key| mail(key, NOW));
@@ -1353,6 +1389,7 @@ on_both! {
     a_failed_run_leaves_its_series,
     each_outcome_leaves_its_state,
     what_is_put_off_keeps_its_error,
+    what_is_given_back_waits_as_before,
     it_is_told_which_runs_are_still_running,
     a_look_sees_ahead,
     claims_at_the_same_time_never_take_the_same,

@@ -661,8 +661,9 @@ impl<C: Sql> Within<'_, C> {
     ) -> Result<Vec<i64>> {
         let (mut ids, mut fences, mut states) = (Vec::new(), Vec::new(), Vec::new());
         let (mut dues, mut gaps, mut errors) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut attempts, mut keys, mut past) = (Vec::new(), Vec::new(), Rows::default());
-        for Finish { run, attempts: started, then, record } in runs {
+        let (mut attempts, mut keys, mut wokes) = (Vec::new(), Vec::new(), Vec::new());
+        let mut past = Rows::default();
+        for Finish { run, attempts: started, then, record, woke } in runs {
             record.iter().for_each(|record| past.push(record));
             let text = |error: &String| Some(error.replace('\0', " "));
             let at = |due: &SystemTime| Some(from_micros(micros(*due)));
@@ -689,9 +690,10 @@ impl<C: Sql> Within<'_, C> {
             errors.push(error);
             attempts.push(i32::try_from(*started).unwrap_or(i32::MAX));
             keys.push(key);
+            wokes.push(woke.as_ref().filter(|_| *then == Then::Release).and_then(at));
         }
-        let values: [&dyn Value; 8] =
-            [&ids, &fences, &states, &dues, &gaps, &errors, &attempts, &keys];
+        let values: [&dyn Value; 9] =
+            [&ids, &fences, &states, &dues, &gaps, &errors, &attempts, &keys, &wokes];
         let past: &[_] = if past.is_empty() { &[] } else { &past.values() };
         fences_in(&self.query(sql, &[past, &values].concat())?)
     }
@@ -711,36 +713,36 @@ macro_rules! runs {
         concat!(
             "WITH mine AS (
                 SELECT t.ctid AS at, run.*, t.kind, t.key, t.payload, t.due, t.max_attempts, t.time_limit_ms, t.trace,
-                    CASE WHEN run.gap_ms IS NULL THEN run.new_error ELSE coalesce(run.new_error, t.error) END AS own_error
+                    coalesce(run.new_error, t.error) AS own_error
                 FROM unnest(",
             $values,
-            ") AS run (id, fence, new_state, new_due, gap_ms, new_error, new_attempts, new_key)",
+            ") AS run (id, fence, new_state, new_due, gap_ms, new_error, new_attempts, new_key, woke)",
             locked!(),
             ")"
         )
     };
     () => {
         runs!(
-            "$1::bigint[], $2::bigint[], $3::text[], $4::timestamptz[], $5::float8[], $6::text[], $7::integer[], $8::text[]"
+            "$1::bigint[], $2::bigint[], $3::text[], $4::timestamptz[], $5::float8[], $6::text[], $7::integer[], $8::text[], $9::timestamptz[]"
         )
     };
     // Behind the columns of their rows in the history.
     (with_past) => {
         runs!(
-            "$13::bigint[], $14::bigint[], $15::text[], $16::timestamptz[], $17::float8[], $18::text[], $19::integer[], $20::text[]"
+            "$13::bigint[], $14::bigint[], $15::text[], $16::timestamptz[], $17::float8[], $18::text[], $19::integer[], $20::text[], $21::timestamptz[]"
         )
     };
 }
 
 /// `due` is set in each case, and unchanged in most. `fence` becomes 0 for a timer that was never started, so that the
-/// trigger tells the other workers of it. What is put off has a gap and no error, and keeps the one that it had.
+/// trigger tells the other workers of it. What is put off or given back has no error, and keeps the one that it had.
 macro_rules! change {
     () => {
         ", changed AS (UPDATE tickwheel_timers t SET
             state = mine.new_state,
             due = coalesce(mine.new_due, t.due),
             held_until = CASE WHEN mine.new_state = 'dead' THEN 'infinity'
-                WHEN mine.new_due IS NULL THEN tickwheel_now() + mine.gap_ms * interval '1 millisecond' END,
+                WHEN mine.new_due IS NULL THEN coalesce(tickwheel_now() + mine.gap_ms * interval '1 millisecond', mine.woke) END,
             attempts = CASE WHEN mine.new_due IS NULL THEN mine.new_attempts ELSE 0 END,
             fence = CASE WHEN mine.new_state = 'waiting' AND mine.new_due IS NULL AND mine.gap_ms IS NULL
                 THEN 0 ELSE t.fence END,

@@ -542,7 +542,6 @@ impl Within<'_> {
 
     fn change(&self, finish: &Finish) -> Result<bool> {
         const NEXT: &str = "state = 'waiting', held_until = NULL, due = ?3";
-        const WAIT: &str = "state = 'waiting', held_until = ?3";
         let RunId { id, fence } = finish.run;
         let set = |changes: &str, value: Value, error: Option<&str>, attempts: u32| {
             let sql = format!(
@@ -552,22 +551,23 @@ impl Within<'_> {
             let mut statement = self.client.prepare_cached(&sql)?;
             statement.execute(params![id, fence, value, error, attempts])
         };
+        // What is put off or given back keeps the error that it had.
+        let wait = |until: Option<i64>, error: Option<&str>| {
+            let sql = "UPDATE tickwheel_timers
+                SET owner = NULL, error = coalesce(?4, error), attempts = ?5, state = 'waiting', held_until = ?3
+                WHERE id = ?1 AND fence = ?2 AND state = 'running'";
+            let values = params![id, fence, until, error, finish.attempts];
+            self.client.prepare_cached(sql).and_then(|mut update| update.execute(values))
+        };
         let changed = match &finish.then {
             Then::Done => {
                 let sql = "DELETE FROM tickwheel_timers WHERE id = ?1 AND fence = ?2 AND state = 'running'";
                 self.client.prepare_cached(sql).and_then(|mut delete| delete.execute((id, fence)))
             }
             Then::Next(due) => set(NEXT, millis(*due).into(), None, 0),
-            Then::Retry(gap, error) => {
-                set(WAIT, self.due(When::After(*gap)).into(), Some(error), finish.attempts)
-            }
-            Then::Snooze(delay) => {
-                let sql = "UPDATE tickwheel_timers
-                    SET owner = NULL, attempts = ?4, state = 'waiting', held_until = ?3
-                    WHERE id = ?1 AND fence = ?2 AND state = 'running'";
-                let values = params![id, fence, self.due(When::After(*delay)), finish.attempts];
-                self.client.prepare_cached(sql).and_then(|mut update| update.execute(values))
-            }
+            Then::Retry(gap, error) => wait(Some(self.due(When::After(*gap))), Some(error)),
+            Then::Snooze(delay) => wait(Some(self.due(When::After(*delay))), None),
+            Then::Release => wait(finish.woke.map(millis), None),
             Then::Dead(error) => {
                 set("state = 'dead', held_until = ?3", NEVER.into(), Some(error), finish.attempts)
             }
@@ -587,7 +587,6 @@ impl Within<'_> {
                     .and_then(|mut insert| insert.execute(values))
                     .and_then(|_| set(NEXT, millis(*next).into(), error.as_deref(), 0))
             }
-            Then::Release => set(WAIT, Value::Null, None, finish.attempts),
         };
         Ok(changed.map_err(failed)? > 0)
     }

@@ -45,7 +45,8 @@ impl Shared {
         let timer = &held.timer;
         let uncounted = u32::from(!then.counts());
         let record = self.record(held.kind, timer, &held.tenure, &then);
-        Finish { record, ..Finish::new(timer.run(), timer.attempts - uncounted, then) }
+        let woke = Some(held.tenure.woke()).filter(|woke| *woke > timer.due);
+        Finish { record, woke, ..Finish::new(timer.run(), timer.attempts - uncounted, then) }
     }
 
     /// The row of an attempt, if its kind has a history.

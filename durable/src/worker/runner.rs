@@ -424,7 +424,7 @@ pub(super) fn end(shared: &Shared, job: &Job, ended: Ended, took: Duration) {
     match ended {
         Ended::Committed(then) => {
             count(&shared.counters.done, 1); // it was in time for the database
-            expect_next(shared, job.kind, &job.timer, &then);
+            expect_next(shared, job.kind, job.tenure.woke(), &then);
         }
         Ended::Lost if is_mine => count(&shared.counters.lost, 1),
         _ => {}
@@ -439,12 +439,12 @@ pub(super) fn end(shared: &Shared, job: &Job, ended: Ended, took: Duration) {
 }
 
 /// This worker knows when the timer wakes next, before a look does, and nobody else is told (TURN-2).
-fn expect_next(shared: &Shared, kind: usize, timer: &Timer, then: &Then) {
+fn expect_next(shared: &Shared, kind: usize, woke: SystemTime, then: &Then) {
     let (next, retry) = match then {
         Then::Next(next) => (Some(*next), None),
         Then::Retry(gap, _) | Then::Snooze(gap) => (None, Some(*gap)),
         Then::Split { next, retry, .. } => (Some(*next), *retry),
-        Then::Release => (Some(timer.due), None), // it waits where it was, perhaps before what has been looked at
+        Then::Release => (Some(woke), None), // it waits where it was, perhaps before what has been looked at
         Then::Done | Then::Dead(_) => (None, None),
     };
     let now = shared.clock().latest_time(shared.scheduler.now());
@@ -649,7 +649,7 @@ impl<'a> Finisher<'a> {
                     // The handler may have written an earlier time than the one that follows its return.
                     let next = held.tenure.next().filter(|_| !written.contains(&fence));
                     let then = next.map_or(outcome.then, Then::Next);
-                    expect_next(shared, held.kind, &held.timer, &then);
+                    expect_next(shared, held.kind, held.tenure.woke(), &then);
                 }
             } else if held.is_some() {
                 count(&shared.counters.lost, 1);

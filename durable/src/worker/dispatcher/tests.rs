@@ -326,6 +326,38 @@ fn a_call_that_was_not_made_in_time_is_told_of_once_and_not_in_an_outage() {
     assert_eq!(told, [Error::Busy.to_string()], "the outage alone");
 }
 
+/// A run that its rule leaves out if it is late has begun once it was put off, also if a worker has had it in the meantime.
+#[cfg(feature = "cron")]
+#[test]
+fn a_run_that_was_put_off_is_not_skipped_after_it_was_given_back() {
+    const LATE: Duration = Duration::from_secs(600);
+    let still = Still::new(|worker| {
+        worker.handle("mail", |_| Err(Failure::snooze(Duration::from_secs(120))))
+    });
+    let shared = &still.shared;
+    let new = NewTimer::new("mail", "1", Duration::ZERO).rule("cron: @hourly; missed=skip");
+    let due = still.timers.schedule(&new).expect("scheduled").due;
+    still.clock.advance_to(due);
+    let mut dispatcher = Dispatcher::new(shared, None);
+    let mut finisher = runner::Finisher::new(shared);
+    let mut write = || {
+        let outcomes = std::mem::take(&mut shared.state().outcomes);
+        finisher.turn(outcomes);
+    };
+    dispatcher.claim(0, 1).expect("a claim");
+    runner::run_all(shared, 0, vec![still.take_job(0)]);
+    write();
+    assert_eq!(shared.stats().snoozed, 1);
+    still.clock.advance_to(due + LATE);
+    for times in 1..=2 {
+        dispatcher.claim(0, 1).expect("a claim");
+        assert_eq!(shared.state().lines[0].jobs.len(), 1, "it is to run");
+        shared.release_queued(0);
+        write();
+        assert_eq!((shared.stats().released, shared.stats().skipped), (times, 0));
+    }
+}
+
 /// The time limit counts from the call, and so does the time by which a handler has exceeded it.
 #[test]
 fn the_wait_for_a_transaction_is_no_time_of_a_handler_that_comes_back() {
