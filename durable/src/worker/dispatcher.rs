@@ -892,7 +892,7 @@ impl<'a> Dispatcher<'a> {
         if was_called {
             shared.tell_of_time_limit(kind, &timer, None);
         } else {
-            shared.tell_of_no_call(kind, &timer);
+            shared.tell_of_no_call(kind, &timer, &tenure);
         }
         if !is_alive {
             shared.report(&Error::Stuck(shared.kinds[kind].name.clone()));

@@ -1,7 +1,8 @@
 //! Times in which the database cannot be used: when the parts of a worker try again, and who is told.
 //!
 //! - OUTAGE-1 A part whose last try has failed tries again when it gets a turn. Turns are for all parts together, with gaps
-//!   between them that grow to five seconds. So neither a timer that is due nor a thread more makes for more tries.
+//!   between them that grow to five seconds. So neither a timer that is due nor a thread more makes for more tries. Runs that wait for
+//!   the database may all give up, so a handler thread that has nothing to do tries in their place.
 //! - The hooks are told once that the first part has failed, and once that none is left that has.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -31,6 +32,7 @@ pub(super) struct Outage {
 struct Tries {
     /// The parts whose last try has failed.
     failing: Vec<Part>,
+    /// Since when there are any, or, if there are none, since when there are none again.
     since: Option<Instant>,
     /// The next turn, and how many there were since a try has worked.
     next: Option<Instant>,
@@ -38,6 +40,12 @@ struct Tries {
 }
 
 impl Tries {
+    /// How long a part has to wait for its turn. `None`: its last try has worked.
+    fn left(&self, part: Part) -> Option<Duration> {
+        let left = || self.next.map(|next| next.saturating_duration_since(Instant::now()));
+        self.failing.contains(&part).then(|| left().unwrap_or_default())
+    }
+
     /// The shortest gap between turns is half of 50 ms, and the longest 5 s.
     fn take_turn(&mut self, now: Instant) {
         self.turns = self.turns.saturating_add(1);
@@ -70,15 +78,16 @@ impl Shared {
     }
 
     fn turn_of(part: Part, tries: &mut Tries) -> Duration {
-        if !tries.failing.contains(&part) {
-            return Duration::ZERO;
-        }
-        let now = Instant::now();
-        let left = tries.next.map_or(Duration::ZERO, |next| next.saturating_duration_since(now));
+        let Some(left) = tries.left(part) else { return Duration::ZERO };
         if left.is_zero() {
-            tries.take_turn(now);
+            tries.take_turn(Instant::now());
         }
         left
+    }
+
+    /// Returns how long a part has to wait that has failed, and takes no turn. `None`: it has not failed, or has worked since.
+    pub(super) fn time_to_try_again(&self, part: Part) -> Option<Duration> {
+        self.outage.tries().left(part)
     }
 
     /// Waits until a part may use the database. Returns false if the worker stops before.
@@ -105,9 +114,10 @@ impl Shared {
         }
     }
 
-    /// Returns true while a part has failed and not worked since.
-    pub(super) fn is_out(&self) -> bool {
-        !self.outage.tries().failing.is_empty()
+    /// Returns true while a part has failed and not worked since, and for so long after that.
+    pub(super) fn was_out(&self, within: Duration) -> bool {
+        let tries = self.outage.tries();
+        !tries.failing.is_empty() || tries.since.is_some_and(|since| since.elapsed() < within)
     }
 
     /// The try of a part has failed.
@@ -139,7 +149,8 @@ impl Shared {
         tries.failing.retain(|failing| *failing != part);
         tries.turns = 0;
         tries.next = None;
-        let since = tries.since.filter(|_| tries.failing.is_empty());
+        let is_over = tries.failing.is_empty();
+        let since = if is_over { tries.since.replace(Instant::now()) } else { None };
         drop(tries);
         self.outage.has_changed.notify_all();
         self.look_now();

@@ -189,9 +189,10 @@ impl Shared {
         self.tell(&Error::TimeLimit { kind: of, key, limit, late });
     }
 
-    /// Tells that a handler was not called within its time limit, with nothing locked (LEASE-4). An outage is told of by itself.
-    pub(super) fn tell_of_no_call(&self, kind: usize, timer: &Timer) {
-        if !self.is_out() {
+    /// Tells that a handler was not called within its time limit, with nothing locked (LEASE-4). An outage is told of by itself,
+    /// and a run that has waited in one may find its end just as its own time ends.
+    pub(super) fn tell_of_no_call(&self, kind: usize, timer: &Timer, tenure: &Tenure) {
+        if !self.was_out(tenure.age()) {
             let limit = self.time_limit_of(kind, timer);
             let (kind, key) = (timer.kind.clone(), timer.key.clone());
             self.tell(&Error::NotCalled { kind, key, limit });

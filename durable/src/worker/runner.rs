@@ -72,8 +72,10 @@ const MOST_STARTS: usize = 100;
 
 /// Waits for a job, or for async handlers for some that start together (LEASE-5). `None`: this thread ends.
 fn next_jobs(shared: &Shared, kind: usize) -> Option<Vec<Job>> {
-    let mut state = shared.state();
     loop {
+        // Before the lock: those that wait for a turn lock the other way round.
+        let turn = shared.time_to_try_again(Part::Handlers);
+        let mut state = shared.state();
         let line = &state.lines[kind];
         // A thread that was started in place of a stuck one ends when the stuck one comes back.
         let enough = shared.threads_of(kind) + line.stuck;
@@ -81,9 +83,14 @@ fn next_jobs(shared: &Shared, kind: usize) -> Option<Vec<Job>> {
             state.lines[kind].handlers -= 1;
             return None;
         }
-        let wait = match line.jobs.front() {
-            None => LONG,
-            Some(_) if shared.room_to_start(kind, line) == 0 => LONG,
+        let can_start = shared.room_to_start(kind, line) > 0;
+        let wait = match line.jobs.front().filter(|_| can_start) {
+            None if turn.is_some_and(|left| left.is_zero()) => {
+                drop(state);
+                try_again(shared, kind);
+                continue;
+            }
+            None => turn.unwrap_or(LONG),
             // It starts when the worker has nothing else, or has waited for that (ATTEMPT-3).
             Some(job) if job.is_suspected && state.runs.len() > 1 => {
                 state.alone.map_or(Duration::ZERO, |alone| {
@@ -105,8 +112,25 @@ fn next_jobs(shared: &Shared, kind: usize) -> Option<Vec<Job>> {
         }
         state.lines[kind].idle += 1;
         let waited = shared.has_jobs[kind].wait_timeout(state, wait);
-        state = waited.unwrap_or_else(PoisonError::into_inner).0;
-        state.lines[kind].idle -= 1;
+        waited.unwrap_or_else(PoisonError::into_inner).0.lines[kind].idle -= 1;
+    }
+}
+
+/// Tries the database in the place of runs that have given up (OUTAGE-1), as their kind uses it.
+fn try_again(shared: &Shared, kind: usize) {
+    if !shared.time_to_turn(Part::Handlers).is_zero() {
+        return; // it is the turn of somebody else
+    }
+    let of = shared.kinds[kind].handler.transaction_type();
+    let tried = shared.timers.lend(of.map_or(Purpose::Worker, Purpose::Handler), |connection| {
+        connection.now()?;
+        connection.start_all(&[])
+    });
+    match tried {
+        Err(error) if error.is_of_the_connection() || matches!(error, Error::Busy) => {
+            shared.has_failed(Part::Handlers, &error);
+        }
+        _ => shared.has_worked(Part::Handlers),
     }
 }
 
@@ -390,7 +414,7 @@ pub(super) fn end(shared: &Shared, job: &Job, ended: Ended, took: Duration) {
         if matches!(ended, Ended::NotCalled) {
             give_back(shared, job);
             if is_late {
-                shared.tell_of_no_call(job.kind, &job.timer);
+                shared.tell_of_no_call(job.kind, &job.timer, &job.tenure);
             }
             return;
         }
@@ -541,6 +565,7 @@ impl<'a> Finisher<'a> {
                     return;
                 }
                 Err(error) => {
+                    self.shared.has_worked(Part::Finisher); // it was reached, and has answered
                     if refusals == 0 {
                         self.shared.report(&error);
                     }
@@ -581,6 +606,7 @@ impl<'a> Finisher<'a> {
                     }
                 }
                 Err(error) => {
+                    shared.has_worked(Part::Finisher); // it was reached, and has answered
                     // Once, and not for each batch.
                     if !std::mem::replace(&mut self.cannot_let_go, true) {
                         shared.report(&error);

@@ -84,12 +84,16 @@ impl Table for Link {
 
 impl Connection for Link {
     delegate! {
-        fn now(&mut self) -> Result<SystemTime>;
         fn look(&mut self, kinds: &[&str], horizon: Duration, limit: u32) -> Result<Look>;
         fn claim(&mut self, claim: &Claim<'_>) -> Result<Claimed>;
         fn start(&mut self, run: RunId, attempts: u32) -> Result<bool>;
         fn extend(&mut self, runs: &[RunId], lease: Duration) -> Result<Changed>;
         fn counts(&mut self) -> Result<Vec<KindCounts>>;
+    }
+
+    fn now(&mut self) -> Result<SystemTime> {
+        let is_away = self.is_away.load(Ordering::Relaxed);
+        if is_away { Err(Error::unreachable("it is away")) } else { self.timers.now() }
     }
 
     fn finish(&mut self, runs: &[Finish]) -> Result<Changed> {
@@ -202,6 +206,36 @@ fn what_waits_for_its_transaction_beyond_its_time_limit_uses_up_no_attempt() {
     assert!(worker.stop(PATIENCE));
     let alarms: Vec<_> = told.try_iter().filter(|error| error.contains("time limit")).collect();
     assert!(alarms.is_empty(), "{alarms:?}");
+}
+
+/// The runs that have waited in an outage are gone. Nobody waits for its end any more, and it is told all the same, as is the next one.
+#[test]
+fn an_outage_in_which_all_runs_give_up_is_over_when_it_is() {
+    let is_away = Arc::new(AtomicBool::new(false));
+    let store = Foreign { is_away: Arc::clone(&is_away), ..foreign() };
+    let timers = Timers::with_store(store).expect("it opens");
+    let (tell, told) = mpsc::channel();
+    let tell_of_end = tell.clone();
+    let worker = timers.worker().time_limit(Duration::from_millis(30));
+    let worker = worker.on_error(move |error| {
+        // On a busy machine, the time of a run may be over before its first try.
+        if matches!(error, Error::Unreachable(_)) {
+            _ = tell.send("out");
+        }
+    });
+    let worker = worker.on_recovery(move |_| _ = tell_of_end.send("over"));
+    let worker = worker.handle_in::<Lines<'static>>("mail", |_, _| Ok(()));
+    let worker = worker.start(Scheduler::global()).expect("it starts");
+    for times in 1..=3 {
+        is_away.store(true, Ordering::Relaxed);
+        timers.schedule(&mail("1", NOW)).expect("scheduled");
+        assert_eq!(told.recv_timeout(PATIENCE), Ok("out"), "{times}");
+        timers.cancel("mail", "1").expect("no error");
+        until("no run is left", || worker.stats().running + worker.stats().stuck == 0);
+        is_away.store(false, Ordering::Relaxed);
+        assert_eq!(told.recv_timeout(PATIENCE), Ok("over"), "{times}");
+    }
+    assert!(worker.stop(PATIENCE));
 }
 
 /// What is suspected is not given back, so that the next worker suspects it too. Its start was written, and did not happen.

@@ -322,8 +322,31 @@ fn a_call_that_was_not_made_in_time_is_told_of_once_and_not_in_an_outage() {
     assert_eq!(told.try_iter().count(), 1);
     shared.has_failed(Part::Listener, &Error::Busy);
     not_called("2");
+    shared.has_worked(Part::Listener);
+    not_called("3"); // it has waited in the outage
     let told: Vec<_> = told.try_iter().collect();
     assert_eq!(told, [Error::Busy.to_string()], "the outage alone");
+}
+
+/// A rule of the user's is against an outcome. So the database was reached, and that the outcome is given up is another matter.
+#[test]
+fn an_outage_ends_when_the_database_refuses_an_outcome() {
+    let (tell, told) = mpsc::channel();
+    let (still, errors) = Still::telling(|worker| {
+        worker.on_recovery(move |_| _ = tell.send(())).handle("mail", |_| Ok(()))
+    });
+    let shared = &still.shared;
+    let mine = rusqlite::Connection::open(shared.timers.store().name()).expect("it opens");
+    let refuse = "CREATE TRIGGER mine BEFORE DELETE ON tickwheel_timers BEGIN SELECT RAISE(ABORT, 'no'); END";
+    mine.execute_batch(refuse).expect("valid SQL");
+    still.schedule("mail", "1");
+    Dispatcher::new(shared, None).claim(0, 1).expect("a claim");
+    runner::run_all(shared, 0, vec![still.take_job(0)]);
+    shared.has_failed(Part::Finisher, &Error::Busy);
+    let outcomes = std::mem::take(&mut shared.state().outcomes);
+    runner::Finisher::new(shared).turn(outcomes);
+    assert_eq!((shared.stats().lost, told.try_iter().count()), (1, 1));
+    assert_eq!(errors.try_iter().count(), 2, "the outage, and the refusal");
 }
 
 /// A run that its rule leaves out if it is late has begun once it was put off, also if a worker has had it in the meantime.
