@@ -482,7 +482,8 @@ pub trait Connection: Table + Send {
     ///
     /// # Errors
     ///
-    /// The errors of the database.
+    /// The errors of the database. Nothing is committed then, unless the connection was lost. If some are committed, and the database
+    /// refuses the others, it returns those as busy. They come again, and the error with them.
     fn finish(&mut self, runs: &[Finish]) -> Result<Changed>;
 
     /// Does the work of a handler, and what follows it, in one transaction: both or neither.

@@ -538,6 +538,42 @@ fn what_is_put_off_keeps_its_error(database: &Database<'_>) {
     assert!(apart(series.due, next) <= Duration::from_millis(1));
 }
 
+/// A rule of the user's is against one of them. An error says that none is written, and otherwise it is told which are.
+fn what_is_written_beside_a_refusal_is_told(database: &Database<'_>) {
+    let mut connection = connect(database);
+    let new = ["done", "dead", "refused"].map(|key| mail(key, NOW).every(HOUR));
+    connection.schedule(&new, Existing::Replace).expect("scheduled");
+    database.execute(if database.is_sqlite() {
+        "CREATE TRIGGER mine BEFORE UPDATE ON tickwheel_timers WHEN OLD.key = 'refused' AND NEW.state = 'waiting'
+         BEGIN SELECT RAISE(ABORT, 'no'); END"
+    } else {
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN IF OLD.key = 'refused' AND NEW.state = 'waiting' THEN RAISE 'no'; END IF; RETURN NEW; END $$;
+         CREATE TRIGGER mine BEFORE UPDATE ON tickwheel_timers FOR EACH ROW EXECUTE FUNCTION refuse()"
+    });
+    let claimed = claim(&mut *connection, 9);
+    let outcomes = claimed.timers.iter().map(|claimed| {
+        let (next, key) = (claimed.timer.due + HOUR, "refused@0".to_owned());
+        let then = match claimed.timer.key.as_str() {
+            "done" => Then::Done,
+            "dead" => Then::Dead("no luck".to_owned()),
+            _ => Then::Split { next, key, retry: None, error: Some("no luck".to_owned()) },
+        };
+        Finish::new(claimed.timer.run(), 1, then)
+    });
+    let outcomes: Vec<_> = outcomes.collect();
+    let runs: Vec<_> = outcomes.iter().map(|outcome| outcome.run).collect();
+    let written = connection.finish(&outcomes);
+    let running = connection.running(&runs).expect("no error");
+    let written = written.unwrap_or_else(|_| Changed::new(Vec::new(), running.clone()));
+    assert_eq!(BTreeSet::from_iter(written.busy), BTreeSet::from_iter(running.clone()));
+    let fences = runs.iter().map(|run| run.fence).filter(|fence| !running.contains(fence));
+    assert_eq!(BTreeSet::from_iter(written.changed), fences.collect());
+    let refused: Vec<_> =
+        outcomes.into_iter().filter(|of| matches!(of.then, Then::Split { .. })).collect();
+    connection.finish(&refused).expect_err("it comes again");
+}
+
 /// They were claimed and not started: one that had failed before, one that was put off, and one that was never tried.
 fn what_is_given_back_waits_as_before(database: &Database<'_>) {
     let mut connection = connect(database);
@@ -1390,6 +1426,7 @@ on_both! {
     each_outcome_leaves_its_state,
     what_is_put_off_keeps_its_error,
     what_is_given_back_waits_as_before,
+    what_is_written_beside_a_refusal_is_told,
     it_is_told_which_runs_are_still_running,
     a_look_sees_ahead,
     claims_at_the_same_time_never_take_the_same,

@@ -353,12 +353,14 @@ impl<L: Link> Connection for Session<L> {
         let attempts: HashMap<i64, u32> =
             starts.iter().map(|(run, attempts)| (run.fence, *attempts)).collect();
         let runs = starts.iter().map(|(run, _)| *run).collect();
-        self.table().try_again(runs, |table, runs| {
+        let mut all = Changed::default();
+        self.table().try_again(&mut all, runs, |table, runs| {
             let (ids, fences) = ids_and_fences(runs);
             let of = |run: &RunId| i32::try_from(attempts[&run.fence]).unwrap_or(i32::MAX);
             let attempts: Vec<i32> = runs.iter().map(of).collect();
             fences_in(&table.query(SQL, &[&ids, &fences, &attempts])?)
-        })
+        })?;
+        Ok(all)
     }
 
     fn extend(&mut self, runs: &[RunId], lease: Duration) -> Result<Changed> {
@@ -368,10 +370,12 @@ impl<L: Link> Connection for Session<L> {
             ") UPDATE tickwheel_timers t SET held_until = tickwheel_now() + $3::float8 * interval '1 millisecond'
             FROM mine WHERE t.ctid = mine.at AND t.id = mine.id RETURNING t.fence"
         );
-        self.table().try_again(runs.to_vec(), |table, runs| {
+        let mut all = Changed::default();
+        self.table().try_again(&mut all, runs.to_vec(), |table, runs| {
             let (ids, fences) = ids_and_fences(runs);
             fences_in(&table.query(SQL, &[&ids, &fences, &for_interval(lease)])?)
-        })
+        })?;
+        Ok(all)
     }
 
     fn running(&mut self, runs: &[RunId]) -> Result<Vec<i64>> {
@@ -575,40 +579,54 @@ fn claimed_in(rows: &[Row]) -> Result<Vec<ClaimedTimer>> {
 
 impl<C: Sql> Within<'_, C> {
     /// Changes runs whose timers are not locked, and tries the others again for some milliseconds: a claim of another worker
-    /// may look at them.
+    /// may look at them. After an error, `all` has what was changed before it.
     fn try_again(
         &mut self,
+        all: &mut Changed,
         mut runs: Vec<RunId>,
         change: impl Fn(&mut Self, &[RunId]) -> Result<Vec<i64>>,
-    ) -> Result<Changed> {
-        let mut all = Changed::default();
+    ) -> Result<()> {
         for pause in [1, 2, 4, 8] {
             let changed = change(self, &runs)?;
             runs.retain(|run| !changed.contains(&run.fence));
             all.changed.extend(changed);
             if !runs.is_empty() {
                 let (ids, fences) = ids_and_fences(&runs);
-                all.busy = fences_in(&self.query(RUNNING, &[&ids, &fences])?)?;
-                runs.retain(|run| all.busy.contains(&run.fence));
+                let running = fences_in(&self.query(RUNNING, &[&ids, &fences])?)?;
+                runs.retain(|run| running.contains(&run.fence));
             }
             if runs.is_empty() {
-                all.busy.clear();
-                break;
+                return Ok(());
             }
             std::thread::sleep(Duration::from_millis(pause));
         }
-        Ok(all)
+        all.busy.extend(runs.iter().map(|run| run.fence));
+        Ok(())
     }
 
     /// Writes what became of runs.
     fn finish(&mut self, runs: &[Finish]) -> Result<Changed> {
+        let mut all = Changed::default();
+        match self.finish_by_statement(&mut all, runs) {
+            Ok(()) => {}
+            // What is committed is told, and the error comes again when the rest is tried again. Of a connection that was lost nobody
+            // knows what it has committed.
+            Err(error) if !all.changed.is_empty() && !error.is_of_the_connection() => {
+                let fences = runs.iter().map(|finish| finish.run.fence);
+                all.busy = fences.filter(|fence| !all.changed.contains(fence)).collect();
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(all)
+    }
+
+    fn finish_by_statement(&mut self, all: &mut Changed, runs: &[Finish]) -> Result<()> {
         let (past, plain): (Vec<_>, Vec<_>) = runs.iter().partition(|run| run.record.is_some());
         let (done, split, changed) = by_statement(plain);
         let (past_done, past_split, past_changed) = by_statement(past);
         let ids = |runs: &[&Finish]| runs.iter().map(|finish| finish.run).collect::<Vec<_>>();
-        let mut all = Changed::default();
         if !done.is_empty() {
-            all = self.try_again(ids(&done), Self::remove)?;
+            self.try_again(all, ids(&done), Self::remove)?;
         }
         let groups = [
             (CHANGE, changed),
@@ -621,15 +639,13 @@ impl<C: Sql> Within<'_, C> {
             if group.is_empty() {
                 continue;
             }
-            let changed = self.try_again(ids(&group), |table, left| {
+            self.try_again(all, ids(&group), |table, left| {
                 let left: HashSet<i64> = left.iter().map(|run| run.fence).collect();
                 let of = group.iter().copied().filter(|finish| left.contains(&finish.run.fence));
                 table.change(sql, of)
             })?;
-            all.changed.extend(changed.changed);
-            all.busy.extend(changed.busy);
         }
-        Ok(all)
+        Ok(())
     }
 
     fn remove(&mut self, runs: &[RunId]) -> Result<Vec<i64>> {

@@ -536,10 +536,12 @@ impl<'a> Finisher<'a> {
     }
 
     /// Writes outcomes, with those that were left for later, and lets go what their runs have held.
-    pub(super) fn turn(&mut self, mut outcomes: Vec<Finish>) {
-        outcomes.append(&mut self.later);
-        if !outcomes.is_empty() {
-            self.write(outcomes);
+    pub(super) fn turn(&mut self, outcomes: Vec<Finish>) {
+        // By themselves: an error that has held them up does not come again beside others that are committed.
+        for outcomes in [std::mem::take(&mut self.later), outcomes] {
+            if !outcomes.is_empty() {
+                self.write(outcomes, false);
+            }
         }
         let holds = std::mem::take(&mut self.shared.state().to_let_go);
         self.let_go(holds);
@@ -547,9 +549,9 @@ impl<'a> Finisher<'a> {
 
     /// Writes outcomes. If the database cannot be reached, it waits, and the dispatcher extends the leases, if it can. If
     /// the database refuses them together, because a constraint or a trigger of the user's is against one of them, each is
-    /// written by itself.
-    fn write(&mut self, outcomes: Vec<Finish>) {
-        let (mut refusals, mut was_sent) = (0, false);
+    /// written by itself. If they were sent before, and the connection was lost, they may be written already.
+    fn write(&mut self, outcomes: Vec<Finish>, mut was_sent: bool) {
+        let mut refusals = 0;
         loop {
             self.shared.await_turn_unless(Part::Finisher, || false);
             match self.try_write(&outcomes, &mut was_sent) {
@@ -561,7 +563,7 @@ impl<'a> Finisher<'a> {
                     self.shared.has_failed(Part::Finisher, &error);
                 }
                 Err(_) if outcomes.len() > 1 => {
-                    outcomes.into_iter().for_each(|outcome| self.write(vec![outcome]));
+                    outcomes.into_iter().for_each(|outcome| self.write(vec![outcome], was_sent));
                     return;
                 }
                 Err(error) => {
@@ -621,11 +623,11 @@ impl<'a> Finisher<'a> {
         _ = shared.causes.insert(Cause::Freed, (), Duration::ZERO);
     }
 
-    /// Sets `was_sent` if it fails after it has sent the outcomes.
+    /// Sets `was_sent` if the connection is lost after it has sent the outcomes.
     fn try_write(&self, outcomes: &[Finish], was_sent: &mut bool) -> Result<Changed> {
         self.shared.timers.lend(Purpose::Worker, |connection| {
             let finished = connection.finish(outcomes);
-            *was_sent |= finished.is_err();
+            *was_sent |= finished.as_ref().is_err_and(Error::is_of_the_connection);
             finished
         })
     }

@@ -2,15 +2,15 @@
 
 use std::io::Read;
 use std::process::Stdio;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, SystemTime};
 
 use tickwheel::Scheduler;
 use tickwheel_durable::{
-    Changed, Claim, Claimed, Connection, Error, Existing, Filter, Finish, KindCounts, Look,
-    NewTimer, Result, RunId, Scheduled, State, StopReason, Store, Table, Timer, Timers, Transacted,
-    TransactionType, Transactions, When, Work, sqlite,
+    Changed, Claim, Claimed, Connection, Error, Existing, Failure, Filter, Finish, KindCounts,
+    Look, NewTimer, Result, RunId, Scheduled, State, StopReason, Store, Table, Then, Timer, Timers,
+    Transacted, TransactionType, Transactions, When, Work, sqlite,
 };
 
 use super::common::{PATIENCE, process_of, until};
@@ -30,20 +30,23 @@ struct Foreign {
     kept: Kept,
     /// No transaction of a handler can begin.
     is_away: Arc<AtomicBool>,
-    /// The next write of outcomes panics.
-    panics: Arc<AtomicBool>,
+    /// How it writes outcomes, if it does not do so as others do.
+    finishes: Option<Arc<Finishes>>,
 }
 
+/// Writes outcomes by this connection, in its way.
+type Finishes = dyn Fn(&mut dyn Connection, &[Finish]) -> Result<Changed> + Send + Sync;
+
 fn foreign() -> Foreign {
-    let (is_away, panics) = (Arc::default(), Arc::default());
-    Foreign { timers: sqlite::Sqlite::new(":memory:"), kept: Kept::default(), is_away, panics }
+    let timers = sqlite::Sqlite::new(":memory:");
+    Foreign { timers, kept: Kept::default(), is_away: Arc::default(), finishes: None }
 }
 
 impl Store for Foreign {
     fn connect(&self) -> Result<Box<dyn Connection>> {
         let (kept, is_away) = (Arc::clone(&self.kept), Arc::clone(&self.is_away));
-        let panics = Arc::clone(&self.panics);
-        Ok(Box::new(Link { timers: self.timers.connect()?, kept, is_away, panics }))
+        let finishes = self.finishes.clone();
+        Ok(Box::new(Link { timers: self.timers.connect()?, kept, is_away, finishes }))
     }
 
     fn migrate(&self) -> Result<()> {
@@ -59,7 +62,7 @@ struct Link {
     timers: Box<dyn Connection>,
     kept: Kept,
     is_away: Arc<AtomicBool>,
-    panics: Arc<AtomicBool>,
+    finishes: Option<Arc<Finishes>>,
 }
 
 /// What is as in the other store.
@@ -97,8 +100,10 @@ impl Connection for Link {
     }
 
     fn finish(&mut self, runs: &[Finish]) -> Result<Changed> {
-        assert!(!self.panics.swap(false, Ordering::Relaxed), "a fault of the store");
-        self.timers.finish(runs)
+        match &self.finishes {
+            Some(finishes) => finishes(&mut *self.timers, runs),
+            None => self.timers.finish(runs),
+        }
     }
 
     fn transact(
@@ -260,8 +265,12 @@ fn a_suspected_run_that_had_no_transaction_before_a_stop_uses_up_no_attempt() {
 /// Its outcomes are not written any more, so it must not keep its timers either.
 #[test]
 fn a_worker_that_can_write_no_outcome_leaves_its_timers_to_others() {
-    let panics = Arc::new(AtomicBool::new(true));
-    let store = Foreign { panics: Arc::clone(&panics), ..foreign() };
+    let panics = AtomicBool::new(true);
+    let finishes: Arc<Finishes> = Arc::new(move |timers, runs| {
+        assert!(!panics.swap(false, Ordering::Relaxed), "a fault of the store");
+        timers.finish(runs)
+    });
+    let store = Foreign { finishes: Some(finishes), ..foreign() };
     let timers = Timers::with_store(store).expect("it opens");
     let worker = || timers.worker().lease(Duration::from_millis(200)).handle("mail", |_| Ok(()));
     let first = worker().on_error(|_| {}).start(Scheduler::global()).expect("it starts");
@@ -271,6 +280,71 @@ fn a_worker_that_can_write_no_outcome_leaves_its_timers_to_others() {
     until("the other has run it", || second.stats().done == 1);
     assert_eq!(first.wait(PATIENCE), Some(StopReason::Panicked));
     assert!(second.stop(PATIENCE));
+}
+
+/// A connection is lost when its outcomes are committed. They are sent again, and refused together, so each is sent by itself then.
+#[test]
+fn deaths_that_are_written_and_then_refused_are_told() {
+    let step = AtomicU32::new(0);
+    let finishes: Arc<Finishes> = Arc::new(move |timers, runs| {
+        let is_over = step.load(Ordering::Relaxed) >= 2;
+        if !is_over && runs.len() < 2 {
+            return Ok(Changed::new(Vec::new(), runs.iter().map(|of| of.run.fence).collect()));
+        }
+        let written = timers.finish(runs)?;
+        match step.fetch_add(1, Ordering::Relaxed) {
+            0 => Err(Error::unreachable("it was lost")),
+            1 => Err(Error::refused("no")),
+            _ => Ok(written),
+        }
+    });
+    let timers = Timers::with_store(Foreign { finishes: Some(finishes), ..foreign() });
+    let timers = timers.expect("it opens");
+    let (tell, told) = mpsc::channel();
+    let worker = timers.worker().on_error(|_| {}).retry(quick(1));
+    let worker = worker.on_dead(move |timer, _| _ = tell.send(timer.key.clone()));
+    let worker = worker.handle("mail", |_| Err(Failure::new("no luck")));
+    let worker = worker.start(Scheduler::global()).expect("it starts");
+    timers.schedule_all(&[mail("1", NOW), mail("2", NOW)]).expect("scheduled");
+    let mut dead = [(); 2].map(|()| told.recv_timeout(PATIENCE).expect("it is told"));
+    dead.sort_unstable();
+    assert_eq!(dead, ["1", "2"]);
+    assert!(worker.stop(PATIENCE));
+    assert_eq!((worker.stats().dead, worker.stats().lost), (2, 0));
+}
+
+/// Two that are refused together are written by themselves, however many others there are each time.
+#[test]
+fn outcomes_that_are_refused_together_do_not_wait_for_an_end_of_the_others() {
+    let finishes: Arc<Finishes> = Arc::new(|timers, runs| {
+        let (dead, done): (Vec<_>, Vec<_>) =
+            runs.iter().cloned().partition(|of| matches!(of.then, Then::Dead(_)));
+        let mut written = timers.finish(&done)?;
+        match dead.len() {
+            1 => written.changed.extend(timers.finish(&dead)?.changed),
+            0 => {}
+            _ if written.changed.is_empty() => return Err(Error::refused("not together")),
+            _ => written.busy.extend(dead.iter().map(|of| of.run.fence)),
+        }
+        Ok(written)
+    });
+    let timers = Timers::with_store(Foreign { finishes: Some(finishes), ..foreign() });
+    let timers = timers.expect("it opens");
+    let worker = timers.worker().on_error(|_| {}).retry(quick(1)).threads(8);
+    let worker = worker.handle("mail", |_| Err(Failure::new("no luck")));
+    let of_handler = timers.clone();
+    let worker = worker.handle("chain", move |run| {
+        let next = NewTimer::new("chain", run.fence().to_string(), NOW);
+        of_handler.schedule(&next).map(drop).map_err(Into::into)
+    });
+    let worker = worker.start(Scheduler::global()).expect("it starts");
+    let chains = (0..8).map(|n| NewTimer::new("chain", format!("{n} of all"), NOW));
+    timers.schedule_all(&chains.collect::<Vec<_>>()).expect("scheduled");
+    until("they follow each other", || worker.stats().done > 50);
+    let dead: Vec<_> = (0..8).map(|n| mail(&n.to_string(), NOW)).collect();
+    timers.schedule_all(&dead).expect("scheduled");
+    until("all are dead", || worker.stats().dead == 8);
+    assert!(worker.stop(PATIENCE));
 }
 
 /// Whoever has read the errors of a service may have gone: a collector of logs, or the other end of a pipe.
