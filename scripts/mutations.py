@@ -1264,6 +1264,8 @@ MUTATIONS = [
     ("durable: a refusal, PostgreSQL forgets what it has committed", "durable/src/postgres/session.rs",
      "if !all.changed.is_empty() && !error.is_of_the_connection() => {", "if false && !error.is_of_the_connection() => {",
      durable("store") + ["with_postgresql"]),
+    ("durable: a late refusal uses up an attempt", "durable/src/worker/runner.rs",
+     "Ok(Transacted::Undone) | Err(_) if work", "Ok(Transacted::Undone) if work", durable_unit("dispatcher")),
     ("durable: a lost connection costs an attempt", "durable/src/worker/runner.rs",
      "if work.result.is_none()\n", "if work.result.is_some()\n",
      ["env", "TICKWHEEL_ONLY=a_lost_connection"] + durable("faults") + ["with_connections_that_fail"]),

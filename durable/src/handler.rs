@@ -320,7 +320,8 @@ impl Run<'_> {
     ///
     /// An attempt is a start of the handler. Starts in workers that died count too. The exception is a handler that takes less
     /// than five milliseconds, of a timer with more than ten attempts left: if its process dies, that start is not
-    /// counted.
+    /// counted. And a transaction that the database refuses to begin, for want of a right, say, is a failed attempt, although its
+    /// handler is not called.
     pub fn attempt(&self) -> u32 {
         self.timer.attempts
     }

@@ -341,11 +341,14 @@ fn transact(shared: &Shared, job: &Job, limit: Duration, run: Run<'_>) -> Ended 
             Ended::Committed(finish.then)
         }
         Ok(Transacted::Lost) => Ended::Lost,
-        Ok(Transacted::Undone) => match work.result {
-            Some(result) => Ended::Returned(result),
-            None if !job.tenure.is_current() => has_no_transaction(shared, job), // ATTEMPT-7
-            None => Ended::Returned(Err(Failure::new("the handler was not called"))),
-        },
+        // ATTEMPT-7, and the database may refuse what has waited for so long.
+        Ok(Transacted::Undone) | Err(_) if work.result.is_none() && !job.tenure.is_current() => {
+            has_no_transaction(shared, job)
+        }
+        Ok(Transacted::Undone) => {
+            let none = || Err(Failure::new("the handler was not called"));
+            Ended::Returned(work.result.unwrap_or_else(none))
+        }
         // If it was committed after all, the timer is not running any more, and this failure changes nothing (STORE-3).
         Err(error) => {
             shared.look_now(); // in case it was a series

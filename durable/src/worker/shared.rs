@@ -38,7 +38,9 @@
 //! - ATTEMPT-6 A run that the rule of its series leaves out, because it is late, has no attempt: what follows a success is written
 //!   with the number 0.
 //! - ATTEMPT-7 A handler in a transaction is called once the worker has that, and its time limit counts from there. What has waited for it
-//!   for a whole time limit, because the database was away or somebody had locked the timer, is given back uncounted.
+//!   for a whole time limit, because the database was away or somebody had locked the timer, is given back uncounted. What the database
+//!   refuses before that, in time, has failed and counts, although nothing was called: a transaction that can never begin would be tried
+//!   without an end.
 //!
 //! # Kinds
 //!

@@ -61,6 +61,14 @@ impl Still {
         self.clock.advance_to(self.clock.now() + lease);
     }
 
+    /// Has the database refuse to end a timer with success.
+    fn refuse_to_delete(&self) {
+        let name = self.shared.timers.store().name();
+        let mine = rusqlite::Connection::open(name).expect("it opens");
+        let refuse = "CREATE TRIGGER mine BEFORE DELETE ON tickwheel_timers BEGIN SELECT RAISE(ABORT, 'no'); END";
+        mine.execute_batch(refuse).expect("valid SQL");
+    }
+
     /// Takes the first job of a kind, as a thread does.
     fn take_job(&self, kind: usize) -> Job {
         self.shared.state().lines[kind].jobs.pop_front().expect("it was claimed")
@@ -328,6 +336,35 @@ fn a_call_that_was_not_made_in_time_is_told_of_once_and_not_in_an_outage() {
     assert_eq!(told, [Error::Busy.to_string()], "the outage alone");
 }
 
+/// The database has refused the transaction of a run, after a wait for longer than the run may take. The hook stands for that wait here.
+#[test]
+fn a_transaction_that_is_refused_too_late_uses_up_no_attempt() {
+    let clock = Arc::new(OnceLock::<Arc<VirtualClock>>::new());
+    let of_hook = Arc::clone(&clock);
+    let still = Still::new(|worker| {
+        let worker = worker.retry(Retry::attempts(1)).time_limit(SECOND);
+        let worker = worker.on_error(move |error| {
+            if matches!(error, Error::Refused(_)) {
+                let clock = of_hook.get().expect("it is set");
+                clock.advance_to(clock.now() + SECOND);
+            }
+        });
+        worker.handle_in_sqlite("mail", |_, _| Ok(()))
+    });
+    assert!(clock.set(Arc::clone(&still.clock)).is_ok());
+    let shared = &still.shared;
+    still.refuse_to_delete();
+    still.schedule("mail", "1");
+    Dispatcher::new(shared, None).claim(0, 1).expect("a claim");
+    runner::run_all(shared, 0, vec![still.take_job(0)]);
+    let outcomes = std::mem::take(&mut shared.state().outcomes);
+    let [Finish { attempts: 0, then: Then::Release, .. }] = outcomes[..] else {
+        panic!("{outcomes:?}")
+    };
+    let stats = shared.stats();
+    assert_eq!((stats.failed, stats.timed_out, stats.stuck), (0, 0, 0), "{stats:?}");
+}
+
 /// A rule of the user's is against an outcome. So the database was reached, and that the outcome is given up is another matter.
 #[test]
 fn an_outage_ends_when_the_database_refuses_an_outcome() {
@@ -336,9 +373,7 @@ fn an_outage_ends_when_the_database_refuses_an_outcome() {
         worker.on_recovery(move |_| _ = tell.send(())).handle("mail", |_| Ok(()))
     });
     let shared = &still.shared;
-    let mine = rusqlite::Connection::open(shared.timers.store().name()).expect("it opens");
-    let refuse = "CREATE TRIGGER mine BEFORE DELETE ON tickwheel_timers BEGIN SELECT RAISE(ABORT, 'no'); END";
-    mine.execute_batch(refuse).expect("valid SQL");
+    still.refuse_to_delete();
     still.schedule("mail", "1");
     Dispatcher::new(shared, None).claim(0, 1).expect("a claim");
     runner::run_all(shared, 0, vec![still.take_job(0)]);
