@@ -19,17 +19,19 @@
 //!   no more than one (S30). Only if no clock is left to wait on, the drains rest, and the next task hands them over.
 //! - DRAIN-2 An inline executor runs a drain inside of the call that hands it over. Such drains do not nest. The first
 //!   one on a stack is the outermost *inline* drain. The others wait in `WAITING`, and the outermost one runs them,
-//!   batch by batch, before that first call returns. If other threads bring tasks without end, that would be never. So
-//!   a drain that has held such a call for [`LONGEST_INLINE`], by the clock of the worker, goes to the retry queue, whose
-//!   timer runs it without a delay. In virtual time the clock stands still, and so the call runs all. A call that moves a
-//!   task, or sets its timer, runs none: its caller may hold a lock that the task takes. Its drains go to the retry queue too.
+//!   batch by batch, before that first call returns. If other threads bring tasks without end, or workers each other, that
+//!   would be never. So when such a call has lasted for [`LONGEST_INLINE`], by the clock of the second drain, all that wait
+//!   go to their retry queues, whose timers run them without a delay. In virtual time the clock stands still, and so the call
+//!   runs all. A call that moves a task, or sets its timer, runs none: its caller may hold a lock that the task takes. Its drains
+//!   go to their retry queues too.
 //! - A drain that reaches a thread in any other way, for example from an executor's queue in a nested loop of a
 //!   task, runs at once. It does not wait for an inline drain below it on the stack, because a task there may wait for
 //!   it.
 //! - DRAIN-3 An executor that finishes takes no more drains, but what the queue has accepted is to run. So if the thread
 //!   that hands a drain over is the executor's own, the drain stays there and runs the queue to its end. After each batch
 //!   it is offered again, because the executor may have been stopped at once in the meantime. The queue is closed by
-//!   then (WORKER-4), so that end comes.
+//!   then (WORKER-4), so that end comes. In a call that may run none, it goes to the last resort, where the executor refuses it,
+//!   and the queue ends.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -68,20 +70,38 @@ const MAX_PER_ATTEMPT: usize = 1024;
 /// How often a drain that may not run in a call is given to timers, before the last resort has it.
 const MAX_ROUNDS: usize = 8;
 
+/// What becomes of a drain that an executor runs in the call that hands it over.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum InCall {
+    /// It runs there.
+    #[default]
+    Runs,
+    /// It waits for the inline drain below it on the stack (DRAIN-2).
+    Waits,
+    /// It waits for its timer: the caller may hold a lock.
+    WaitsForTimer,
+}
+
 /// What the calling thread does with drains.
 #[derive(Clone, Copy, Default)]
 pub(super) struct ThreadState {
     /// A drain runs on the stack.
     pub(super) is_draining: bool,
-    /// The topmost drain on the stack is inline: it runs in the call that handed it over (DRAIN-2).
-    pub(super) is_inline: bool,
     /// An executor on this thread is being handed a drain, and no drain runs above that call.
     hands_over: bool,
+    in_call: InCall,
+}
+
+impl ThreadState {
+    /// The thread is not to be kept for long: it runs an inline drain in a call, or none.
+    pub(super) fn is_inline(self) -> bool {
+        self.in_call != InCall::Runs
+    }
 }
 
 thread_local! {
     static STATE: Cell<ThreadState> =
-        const { Cell::new(ThreadState { is_draining: false, is_inline: false, hands_over: false }) };
+        const { Cell::new(ThreadState { is_draining: false, hands_over: false, in_call: InCall::Runs }) };
     /// The drains that wait for the outermost inline drain of this thread (DRAIN-2).
     static WAITING: RefCell<VecDeque<Drain>> = const { RefCell::new(VecDeque::new()) };
 }
@@ -109,39 +129,39 @@ pub(super) fn with_a_drain<R>(act: impl FnOnce() -> R) -> R {
     with_state(state, || caught(act)).unwrap_or_else(|panic| resume_unwind(panic))
 }
 
-/// Calls something for a caller that may hold a lock which tasks take. Inline drains that it brings wait for their timers (DRAIN-2).
+/// Calls something for a caller that may hold a lock which tasks take, or that has held its own caller up for long. Inline drains
+/// that it brings wait for their timers (DRAIN-2).
 pub(super) fn without_runs<R>(act: impl FnOnce() -> R) -> R {
-    let before = this_thread();
-    if before.is_inline || WAITING.try_with(|_| ()).is_err() {
-        return act(); // they wait for the outermost one; or the thread ends
-    }
-    let take = || WAITING.with(RefCell::take);
+    let take = || WAITING.try_with(RefCell::take).unwrap_or_default(); // the thread may end
     let below = take();
-    let result = with_state(ThreadState { is_inline: true, ..before }, || {
+    let in_call = InCall::WaitsForTimer;
+    let result = with_state(ThreadState { in_call, hands_over: false, ..this_thread() }, || {
         let result = caught(act);
-        // Workers may keep each other's time. But timers that run all in the call bring back each drain that they get.
-        for is_last_resort in (1..=MAX_ROUNDS).map(|round| round == MAX_ROUNDS) {
-            for Drain { queue, .. } in take() {
-                let (hook, retries) = (queue.hook.clone(), Arc::clone(&queue.retries));
-                hook.catch(None, || retries.wait(queue, Duration::ZERO, is_last_resort));
+        // Workers may keep each other's time. The drain of one that keeps another's comes back here, and so does each drain whose
+        // timers run at once what is due. If two keep each other's, each waits behind the other now. From the second round
+        // on they wait for a time that has not come.
+        for round in 1.. {
+            let drains = take();
+            if drains.is_empty() {
+                break;
             }
+            let pause = if round == 1 { Duration::ZERO } else { PAUSE };
+            drains.into_iter().for_each(|drain| drain.wait(pause, round >= MAX_ROUNDS));
         }
         result
     });
-    WAITING.with(|drains| drains.replace(below));
+    _ = WAITING.try_with(|drains| drains.replace(below));
     result.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
 /// The right to run the tasks of a queue. If an executor drops it, it is handed over again (DRAIN-1).
 pub(super) struct Drain {
     queue: Arc<SerialQueue>,
-    /// Since when it holds the call that has handed it over to an inline executor (DRAIN-2).
-    inline_since: Option<Instant>,
 }
 
 impl Drain {
     pub(super) fn new(queue: Arc<SerialQueue>) -> Drain {
-        Drain { queue, inline_since: None }
+        Drain { queue }
     }
 
     /// Gives the drain to the executor. It is `None` if the queue was disposed; then nothing is left to do.
@@ -155,7 +175,9 @@ impl Drain {
     ) -> Option<Entry> {
         let queue = Arc::clone(&self.queue);
         let (stays_here, back) = self.offer(executor, newest);
-        if stays_here {
+        if stays_here && this_thread().in_call == InCall::WaitsForTimer {
+            Drain::new(queue).wait(Duration::ZERO, true);
+        } else if stays_here {
             Drain::new(queue).run();
         }
         back
@@ -194,24 +216,54 @@ impl Drain {
 
     fn run(self) {
         let before = this_thread();
-        if before.hands_over && before.is_inline {
-            return WAITING.with(|drains| drains.borrow_mut().push_back(self)); // does not nest (DRAIN-2)
-        }
         // A thread that ends may have dropped `WAITING` already.
-        let is_inline = before.hands_over && WAITING.try_with(|_| ()).is_ok();
-        let state = ThreadState { is_draining: true, is_inline, hands_over: false };
-        with_state(state, || {
-            let mut next = Some(self);
+        let may_wait = before.hands_over && WAITING.try_with(|_| ()).is_ok();
+        if may_wait && before.is_inline() {
+            return WAITING.with(|drains| drains.borrow_mut().push_back(self)); // does not nest (DRAIN-2)
+        } else if before.hands_over && before.in_call == InCall::WaitsForTimer {
+            return self.wait(Duration::ZERO, true);
+        }
+        let in_call = if may_wait { InCall::Waits } else { InCall::Runs };
+        with_state(ThreadState { is_draining: true, hands_over: false, in_call }, || {
+            let (mut next, mut since) = (Some(self), None);
             while let Some(drain) = next {
                 // The panics of tasks are caught in there. This is for destructors that run with the queue's last
                 // owner.
                 PanicHook::default().catch(None, || drain.run_batch());
                 let waiting = || WAITING.with(|drains| drains.borrow_mut().pop_front());
-                next = is_inline.then(waiting).flatten();
+                next = may_wait.then(waiting).flatten();
+                next = next.and_then(|drain| drain.unless_too_late(&mut since));
             }
-            if is_inline {
+            PanicHook::default().catch(None, || drop(since));
+            if may_wait {
                 WAITING.with(|drains| drains.borrow_mut().shrink_to(BATCH)); // a crowd of workers leaves no memory behind
             }
+        });
+    }
+
+    /// Returns the drain if the call has not lasted for too long. Otherwise this one and all others wait for their timers
+    /// (DRAIN-2). `since` is for the drains of one call: the clock of the first one that asks, and when it did.
+    fn unless_too_late(self, since: &mut Option<(Timers, Instant)>) -> Option<Drain> {
+        let is_too_late = || {
+            let timers = &self.queue.retries.timers;
+            let (timers, since) = since.get_or_insert_with(|| (Arc::clone(timers), timers.now()));
+            timers.now() >= after(*since, LONGEST_INLINE)
+        };
+        if self.queue.hook.catch(None, is_too_late) != Some(true) {
+            return Some(self);
+        }
+        let others = WAITING.with(RefCell::take);
+        let all = [self].into_iter().chain(others);
+        without_runs(|| all.for_each(|drain| drain.wait(Duration::ZERO, false)));
+        None
+    }
+
+    /// Has its timers run it after this pause. The last resort never does so in the call.
+    fn wait(self, pause: Duration, is_last_resort: bool) {
+        // This is for destructors that run with the queue's last owner.
+        PanicHook::default().catch(None, || {
+            let (hook, retries) = (self.queue.hook.clone(), Arc::clone(&self.queue.retries));
+            hook.catch(None, || retries.wait(self.queue, pause, is_last_resort));
         });
     }
 
@@ -222,19 +274,8 @@ impl Drain {
         queue.retries.failures.store(0, Ordering::Relaxed);
         let mut is_finishing = false;
         while queue.run_batch() {
-            let mut inline_since = None;
-            // If the executor finishes, no other thread would run the rest (DRAIN-3).
-            if this_thread().is_inline && !is_finishing {
-                let now = queue.hook.catch(None, || queue.retries.timers.now());
-                inline_since = self.inline_since.or(now);
-                let until = inline_since.map(|since| after(since, LONGEST_INLINE));
-                if until.is_some_and(|until| now >= Some(until)) {
-                    return Arc::clone(&queue.retries).wait(queue, Duration::ZERO, false);
-                }
-            }
             let executor = queue.state().executor.clone();
-            let next = Drain { queue: Arc::clone(&queue), inline_since };
-            is_finishing = next.offer(executor, None).0;
+            is_finishing = Drain::new(Arc::clone(&queue)).offer(executor, None).0;
             if !is_finishing {
                 return;
             }
@@ -371,12 +412,14 @@ impl RetryQueue {
         for _ in 0..count.min(MAX_PER_ATTEMPT) {
             let Some((_, queue)) = lock(&self.state).queues.pop_first() else { break };
             let failures = self.failures.load(Ordering::Relaxed);
-            if failures >= MAX_FAILURES && Arc::strong_count(&queue) == 1 {
-                queue.dispose(); // nobody else can
-                continue;
-            }
-            let executor = queue.state().executor.clone();
-            Drain::new(queue).hand_over(executor, None);
+            // The panics of executors are caught in there.
+            PanicHook::default().catch(None, || {
+                if failures >= MAX_FAILURES && Arc::strong_count(&queue) == 1 {
+                    return queue.dispose(); // nobody else can
+                }
+                let executor = queue.state().executor.clone();
+                Drain::new(queue).hand_over(executor, None);
+            });
             if self.failures.load(Ordering::Relaxed) > failures {
                 return false;
             }

@@ -217,7 +217,7 @@ impl SerialQueue {
         // On an inline executor or on the tick thread, a lagging series that is queued at once would keep this thread
         // from its timers or its caller. There its next run goes through a timer, after all that is due. On other
         // threads it is queued at once.
-        let is_needed_elsewhere = drain::this_thread().is_inline
+        let is_needed_elsewhere = drain::this_thread().is_inline()
             || self.retries.timers.as_scheduler().is_none_or(Scheduler::is_turned_here); // elsewhere perhaps
         let mut state = self.state();
         if state.is_closed {

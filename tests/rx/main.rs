@@ -8,6 +8,7 @@ mod contract;
 mod debounce;
 mod end;
 mod handles;
+mod inline;
 mod one_thread;
 mod others;
 mod over;

@@ -1,0 +1,345 @@
+//! Workers on an inline executor, over each other: what runs in which call, and for how long.
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::common::log::Log;
+use crate::common::schedules::{Due, TasksOnly};
+use crate::common::{OnDrop, PATIENCE, driven, panic_on_purpose, silence, until};
+use tickwheel::message_loop::{MessageLoop, TaskRunner};
+use tickwheel::rx::{ExecutorScheduler, Worker};
+use tickwheel::{
+    Cancel, Cancellable, DueTask, Executor, Inline, Schedule, Scheduler, Task, ThreadPool,
+};
+
+const MS: Duration = Duration::from_millis(1);
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// A handle that cannot move its task.
+struct Fixed(Cancellable);
+
+impl Cancel for Fixed {
+    fn cancel(&self) -> bool {
+        self.0.cancel()
+    }
+    fn is_cancelled(&self) -> bool {
+        self.0.is_cancelled()
+    }
+    fn is_done(&self) -> bool {
+        self.0.is_done()
+    }
+}
+
+fn fixed(handle: Cancellable) -> Cancellable {
+    Cancellable::from(Arc::new(Fixed(handle)))
+}
+
+/// Timers that cannot move. So a reset needs another timer, or queues the task.
+fn fixed_timers(timers: impl Schedule + Clone + 'static) -> impl Schedule + Executor + 'static {
+    let clock = timers.clone();
+    TasksOnly::new(move || clock.now(), move |due: Due, task| Ok(fixed(due.on(&timers, task)?)))
+}
+
+/// An inline worker whose time another inline worker keeps.
+fn over_a_worker(timers: &Scheduler) -> Worker {
+    let keeper = ExecutorScheduler::new(Inline, timers).worker();
+    ExecutorScheduler::over(Inline, keeper).worker()
+}
+
+/// Calls something on another thread, and returns true if the call ends.
+fn ends(call: impl FnOnce() + Send + 'static) -> bool {
+    let (said, ended) = mpsc::channel();
+    thread::spawn(move || {
+        call();
+        said.send(())
+    });
+    ended.recv_timeout(PATIENCE).is_ok()
+}
+
+/// Returns true if the tick thread runs a task that comes now.
+fn has_a_tick_thread(timers: &Scheduler) -> bool {
+    let (said, ran) = mpsc::channel();
+    let timers = timers.with_executor(Inline);
+    timers.schedule_once(MS * 50, move || _ = said.send(())).expect("open");
+    ran.recv_timeout(PATIENCE).is_ok()
+}
+
+#[test]
+fn a_series_that_lags_behind_over_another_inline_worker_holds_nobody() {
+    let timers = Scheduler::new();
+    for initial in [Duration::ZERO, MS] {
+        let worker = over_a_worker(&timers);
+        let series = worker.clone();
+        let nano = Duration::from_nanos(1);
+        assert!(ends(move || drop(series.schedule_periodically(initial, nano, || ()))));
+        assert!(has_a_tick_thread(&timers));
+        worker.dispose();
+    }
+}
+
+fn play(stops: Arc<AtomicBool>, mine: Worker, other: Worker) {
+    if !stops.load(Ordering::Relaxed) {
+        let server = other.clone();
+        server.schedule(move || play(stops, other, mine));
+    }
+}
+
+#[test]
+fn an_inline_worker_that_brings_itself_tasks_without_end_lets_the_call_go() {
+    let timers = Scheduler::new();
+    for worker in [ExecutorScheduler::new(Inline, &timers).worker(), over_a_worker(&timers)] {
+        let stops = Arc::new(AtomicBool::new(false));
+        let (stop, player) = (Arc::clone(&stops), worker.clone());
+        let has_ended = ends(move || play(stop, player.clone(), player));
+        stops.store(true, Ordering::Relaxed);
+        assert!(has_ended && has_a_tick_thread(&timers));
+        until("all have run", || worker.pending() == 0);
+    }
+}
+
+/// The drain of each ends with each task, and brings that of the other.
+#[test]
+fn two_inline_workers_that_bring_each_other_tasks_without_end_hold_nobody() {
+    let timers = Scheduler::new();
+    for keeps_time in [false, true] {
+        let [first, second] = [(); 2].map(|()| match keeps_time {
+            false => ExecutorScheduler::new(Inline, &timers).worker(),
+            true => over_a_worker(&timers),
+        });
+        let stops = Arc::new(AtomicBool::new(false));
+        let (stop, player) = (Arc::clone(&stops), first.clone());
+        first.schedule_after(MS, move || play(stop, player, second));
+        let has_a_thread = has_a_tick_thread(&timers);
+        stops.store(true, Ordering::Relaxed);
+        assert!(has_a_thread);
+    }
+}
+
+/// The thread that hands the drain over is the executor's own, which finishes: it would run the queue to its end (DRAIN-3).
+#[test]
+fn a_reset_runs_nothing_in_the_call_also_if_the_executor_finishes() {
+    let quits: [fn(&TaskRunner); 3] =
+        [TaskRunner::quit_safely, TaskRunner::quit_when_idle, TaskRunner::quit];
+    for (quit, is_own) in quits.into_iter().flat_map(|quit| [(quit, false), (quit, true)]) {
+        let looper = MessageLoop::prepare().expect("the first one");
+        let runner = looper.runner();
+        let (timers, _driver) = driven();
+        let worker = if is_own {
+            Worker::new(runner.clone())
+        } else {
+            ExecutorScheduler::over(runner.clone(), fixed_timers(timers)).worker()
+        };
+        let lock = Arc::new(Mutex::new(()));
+        let (of_task, log) = (Arc::clone(&lock), Log::default());
+        let said = log.clone();
+        let task = worker.schedule_after(HOUR, move || {
+            said.say(u32::from(of_task.try_lock().is_err()));
+        });
+        let (moved, of_loop) = (task.clone(), runner.clone());
+        let posted = runner.post(move || {
+            quit(&of_loop);
+            let held = lock.lock();
+            moved.reset(Duration::ZERO);
+            drop(held);
+        });
+        assert!(posted.is_ok());
+        looper.run_until_idle();
+        assert!(!log.all().contains(&1), "it ran under the lock of its caller");
+        drop(looper);
+        until("the task is over", || task.is_done());
+    }
+    let pool = Arc::new(ThreadPool::new(1));
+    let (timers, _driver) = driven();
+    let worker = ExecutorScheduler::over(Arc::clone(&pool), fixed_timers(timers)).worker();
+    let (ran, says) = (Arc::new(AtomicBool::new(false)), mpsc::channel());
+    let has_run = Arc::clone(&ran);
+    let task = worker.schedule_after(HOUR, move || has_run.store(true, Ordering::Relaxed));
+    let (own, moved, said) = (Arc::clone(&pool), task.clone(), says.0);
+    let in_the_pool = DueTask::new(Instant::now(), move || {
+        own.shutdown();
+        moved.reset(Duration::ZERO);
+        _ = said.send(ran.load(Ordering::Relaxed));
+    });
+    assert!(pool.execute(in_the_pool).is_ok());
+    assert_eq!(says.1.recv_timeout(PATIENCE), Ok(false));
+    until("the task is over", || task.is_done());
+}
+
+#[test]
+fn a_destructor_that_panics_in_a_call_that_runs_nothing_keeps_no_inline_worker_of_the_thread() {
+    silence();
+    let (timers, driver) = driven();
+    let (clock, kept, is_first) = (timers.clone(), timers.clone(), AtomicBool::new(true));
+    let odd = TasksOnly::new(
+        move || clock.now(),
+        move |due: Due, task| {
+            if is_first.swap(false, Ordering::Relaxed) {
+                let grenade = OnDrop(|| panic_on_purpose());
+                let inner = TasksOnly::new(Instant::now, move |_, task: Task| {
+                    _ = &grenade;
+                    task();
+                    Ok(Cancellable::already_cancelled())
+                });
+                let passing = ExecutorScheduler::over(Inline, inner).worker();
+                passing.schedule(|| ());
+                passing.dispose();
+            }
+            due.on(&kept, task)
+        },
+    );
+    let worker = ExecutorScheduler::over(Inline, odd).worker();
+    let call = || drop(worker.schedule_after(HOUR, || ()));
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).is_ok());
+    let log = Log::default();
+    ExecutorScheduler::new(Inline, &timers).worker().schedule(log.task(1));
+    driver.turn();
+    assert_eq!(log.all(), [1]);
+}
+
+#[test]
+fn a_destructor_that_panics_in_an_attempt_keeps_no_other_worker_waiting() {
+    silence();
+    let (timers, driver) = driven();
+    let (refuses, log) = (Arc::new(AtomicBool::new(true)), Log::default());
+    let is_refusing = Arc::clone(&refuses);
+    let executor = move |task: DueTask| {
+        if !is_refusing.load(Ordering::Relaxed) {
+            task.run();
+        }
+    };
+    let workers = ExecutorScheduler::new(executor, &timers);
+    let grenade = OnDrop(|| panic_on_purpose());
+    let doomed = workers.clone().on_panic(move |_| _ = &grenade).worker();
+    doomed.schedule(|| ());
+    drop(doomed);
+    let other = workers.worker();
+    other.schedule(log.task(1));
+    refuses.store(false, Ordering::Relaxed);
+    driver.advance(HOUR);
+    driver.advance(HOUR);
+    assert_eq!(log.all(), [1]);
+}
+
+#[test]
+fn a_reset_through_any_number_of_inline_workers_stays_in_virtual_time() {
+    for depth in 1..12 {
+        let (timers, driver) = driven();
+        let mut keeper = ExecutorScheduler::new(Inline, &timers).worker();
+        for _ in 1..depth {
+            keeper = ExecutorScheduler::over(Inline, keeper).worker();
+        }
+        let worker = ExecutorScheduler::over(Inline, fixed_timers(keeper)).worker();
+        let (on, said) = (Arc::new(Mutex::new(None)), mpsc::channel());
+        let (ran_on, tell) = (Arc::clone(&on), said.0);
+        let task = worker.schedule_after(HOUR, move || {
+            *ran_on.lock().expect("whole") = Some(thread::current().id());
+            _ = tell.send(());
+        });
+        assert!(task.reset(Duration::ZERO));
+        assert_eq!(*on.lock().expect("whole"), None, "over {depth}");
+        driver.advance(MS);
+        assert!(said.1.try_recv().is_ok(), "over {depth}");
+        assert_eq!(*on.lock().expect("whole"), Some(thread::current().id()), "over {depth}");
+    }
+}
+
+/// A schedule nests a loop in a call that moves a task. What that loop gives to this thread runs at once, because the loop may
+/// wait for it.
+#[test]
+fn a_drain_from_a_nested_loop_runs_at_once_also_in_a_call_that_runs_none() {
+    let (timers, _driver) = driven();
+    let (queued, log) = (Arc::new(Mutex::new(Vec::new())), Log::default());
+    let queue = Arc::clone(&queued);
+    let into_a_queue = move |task: DueTask| queue.lock().expect("whole").push(task);
+    let other = ExecutorScheduler::new(into_a_queue, &timers).worker();
+    let (nests, in_the_loop) = (Arc::new(AtomicBool::new(false)), log.clone());
+    let (is_nesting, clock, kept) = (Arc::clone(&nests), timers.clone(), timers.clone());
+    let odd = TasksOnly::new(
+        move || clock.now(),
+        move |due: Due, task| {
+            if is_nesting.load(Ordering::Relaxed) {
+                other.schedule(in_the_loop.task(1));
+                let tasks = std::mem::take(&mut *queued.lock().expect("whole"));
+                tasks.into_iter().for_each(DueTask::run);
+                in_the_loop.say(2);
+            }
+            Ok(fixed(due.on(&kept, task)?))
+        },
+    );
+    let task = ExecutorScheduler::over(Inline, odd).worker().schedule_after(HOUR, || ());
+    let moves = move |due: DueTask| {
+        task.reset(MS * 30);
+        due.run();
+    };
+    let calls = ExecutorScheduler::new(moves, &timers).worker();
+    nests.store(true, Ordering::Relaxed);
+    calls.schedule(|| ());
+    assert_eq!(log.all(), [1, 2]);
+}
+
+#[test]
+fn a_reset_in_a_thread_that_ends_runs_nothing_in_the_call() {
+    thread_local!(static END: RefCell<Option<OnDrop<Box<dyn FnMut()>>>> = const { RefCell::new(None) });
+    let (timers, _driver) = driven();
+    let worker = ExecutorScheduler::over(Inline, fixed_timers(timers.clone())).worker();
+    let (said, ran_on) = mpsc::channel();
+    let task = worker.schedule_after(HOUR, move || _ = said.send(thread::current().id()));
+    let other = ExecutorScheduler::new(Inline, &timers).worker();
+    let ended = thread::spawn(move || {
+        let reset = move || assert!(task.reset(Duration::ZERO));
+        END.with(|end| *end.borrow_mut() = Some(OnDrop(Box::new(reset))));
+        other.schedule(|| ()); // the list of those that wait is made now, and goes before `END`
+        thread::current().id()
+    });
+    let ended = ended.join().expect("it does not panic");
+    assert_ne!(ran_on.recv_timeout(PATIENCE), Ok(ended));
+}
+
+/// Each of two workers hands what is due to the other one. Only a delay is kept by a scheduler.
+#[test]
+fn a_reset_of_a_worker_whose_keeper_waits_for_it_is_not_lost() {
+    let timers = Scheduler::new();
+    let workers = [(); 2].map(|()| Arc::new(OnceLock::<Worker>::new()));
+    for (own, other) in [(0, 1), (1, 0)] {
+        let (other, kept) = (Arc::clone(&workers[other]), timers.clone());
+        let to_the_other = TasksOnly::new(Instant::now, move |due: Due, task| {
+            let handle = match due {
+                Due::At(at) if at <= Instant::now() => {
+                    due.on(other.get().expect("it is made by now"), task)?
+                }
+                _ => due.on(&kept, task)?,
+            };
+            Ok(fixed(handle))
+        });
+        let worker = ExecutorScheduler::over(Inline, to_the_other).worker();
+        assert!(workers[own].set(worker).is_ok());
+    }
+    let count = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&count);
+    let worker = workers[0].get().expect("it is made");
+    let task = worker.schedule_after(HOUR, move || _ = counted.fetch_add(1, Ordering::Relaxed));
+    assert!(task.reset(Duration::ZERO));
+    assert_eq!(count.load(Ordering::Relaxed), 0);
+    until("it runs", || count.load(Ordering::Relaxed) == 1);
+}
+
+/// Such timers are wrong, and their tasks run early. But a call that sets one returns.
+#[test]
+fn timers_that_run_each_task_in_the_call_hold_nobody() {
+    let at_once = TasksOnly::new(Instant::now, |_, task: Task| {
+        task();
+        Ok(Cancellable::already_cancelled())
+    });
+    let worker = ExecutorScheduler::over(Inline, at_once).worker();
+    let (said, ran_on) = mpsc::channel();
+    let (caller, is_over) = mpsc::channel();
+    assert!(ends(move || {
+        worker.schedule_after(HOUR, move || _ = said.send(thread::current().id()));
+        _ = caller.send((thread::current().id(), worker));
+    }));
+    let (caller, _worker) = is_over.recv_timeout(PATIENCE).expect("it has ended");
+    assert_ne!(ran_on.recv_timeout(PATIENCE), Ok(caller));
+}
