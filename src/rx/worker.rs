@@ -91,7 +91,7 @@ pub(super) trait TaskQueue: Owner<AfterMove = Option<WheelKey>> {
 ///
 /// From then on the worker takes no task, and series end. A graceful stop cancels queued tasks in one case only: the
 /// executor does not have the worker's work when it stops, because it was full, has panicked, or another thread is just
-/// about to bring it.
+/// about to bring it. Or its own thread brings it by a reset of a task, after the stop: that call runs none.
 ///
 /// A pool or a loop keeps the time of a worker that [`Worker::new`] has made for it. If a [`Scheduler`](crate::Scheduler)
 /// keeps the time, the pool does not know of the delayed tasks, and does not wait for them: a task that becomes due while
