@@ -494,6 +494,12 @@ impl Handler {
 pub struct Work<'a> {
     pub(crate) run: Run<'a>,
     pub(crate) start: Option<u32>,
+    /// Its kind has limits over all processes, so it is the caller's only as long as there is its hold (STORE-9).
+    #[cfg_attr(
+        not(any(feature = "sqlite", feature = "postgres")),
+        expect(dead_code, reason = "only this crate's stores ask")
+    )]
+    pub(crate) has_limits: bool,
     pub(crate) handler: &'a Handler,
     /// What the handler has returned.
     pub(crate) result: Option<HandlerResult>,

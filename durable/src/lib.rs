@@ -268,8 +268,10 @@
 //!
 //! - **A limit is never exceeded by runs that have a lease.** A claim writes down what it takes in its own transaction, and such claims
 //!   of a kind come one after the other. A run counts from its claim until its handler has returned and its outcome is written, also if
-//!   its timer was cancelled or replaced in the meantime. If its worker dies, it counts until the lease ends, and not longer. A run that
-//!   has exceeded its time limit has failed, and does not count any more, although its handler may go on.
+//!   its timer was cancelled or replaced in the meantime. If its worker dies, it counts until the lease ends, and not longer. If its
+//!   worker was halted for longer than that, the run is [not current](Run::is_current) any more and its lease is left to end. A
+//!   transaction that had not begun does not begin, and one that had counts until it ends. A run that has exceeded its time limit has
+//!   failed, and does not count any more, although its handler may go on.
 //! - **What is held back is not lost, and holds up no other kind and no other group.** It is claimed when a run of the kind ends in this
 //!   process, or when the rate allows the next one. For the end of a run elsewhere the worker looks each 100 ms ([`HELD_BACK`]); for one
 //!   group among many that others hold, it may take a second. A group of which 100,000 are due is passed over once, and not by each

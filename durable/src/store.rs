@@ -23,7 +23,8 @@
 //!   nothing need not.
 //! - STORE-9 What a claim with [`Limits`] takes, it also writes down as held: the fencing number, the kind and the group, until the
 //!   lease ends. A hold lasts until that time, or until `let_go`, whatever becomes of the timer. Claims of a kind with limits come one
-//!   after the other, and each counts all holds of the kind that were committed before. So no two claims see the same room.
+//!   after the other, and each counts all holds of the kind that were committed before. So no two claims see the same room. A run of
+//!   which the hold is gone is no more the caller's for `transact`, and until that has ended the hold stays, also beyond its time.
 //! - STORE-10 An outcome and its row in the history are committed together. `finish` writes [`Finish::record`] of each run that it
 //!   changes, and of no other. `transact` writes [`Work::record`] when the handler has returned. A completion writes that of its
 //!   own.

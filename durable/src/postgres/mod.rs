@@ -10,7 +10,8 @@
 //!   transaction, and hold no other then. Users' calls that change several timers lock them in the order of their names, whether
 //!   they are there or are put in. So there are no deadlocks.
 //! - PG-3 A handler in a transaction holds the lock of its timer's row, which stands for its lease. Nobody claims a row
-//!   that is locked, so the lease is not extended meanwhile.
+//!   that is locked, so the lease is not extended meanwhile. Under limits it holds the lock of its hold too, in a mode that lets the
+//!   hold be extended, and not removed.
 //! - PG-4 Behind a pooler, each transaction may get another connection of the server's, which other programs use in between.
 //!   So no call leaves settings or named statements behind: settings stand in the address, where a pooler refuses them, or
 //!   last for a transaction.

@@ -385,8 +385,8 @@ impl<L: Link> Connection for Session<L> {
 
     fn hold(&mut self, fences: &[i64], lease: Duration) -> Result<Vec<i64>> {
         let sql = "UPDATE tickwheel_holds SET until = tickwheel_now() + $2::float8 * interval '1 millisecond'
-            WHERE fence = ANY (ARRAY(SELECT fence FROM tickwheel_holds WHERE fence = ANY ($1::bigint[]) ORDER BY fence FOR UPDATE))
-            RETURNING fence"; // in one order (PG-2), and with the index in any case
+            WHERE fence = ANY (ARRAY(SELECT fence FROM tickwheel_holds WHERE fence = ANY ($1::bigint[]) ORDER BY fence FOR NO KEY UPDATE))
+            RETURNING fence"; // in one order (PG-2), with the index in any case, and beside transactions that hold theirs (PG-3)
         fences_in(&self.patient().query(sql, &[&fences.to_vec(), &for_interval(lease)])?)
     }
 
@@ -412,11 +412,16 @@ impl<L: Link> Connection for Session<L> {
         let mut transaction = self.link.begin().map_err(failed)?;
         let limit = delay_millis(limit).clamp(1, i64::from(i32::MAX));
         let RunId { id, fence } = finish.run;
+        let and_held = if work.has_limits {
+            format!("AND EXISTS (SELECT FROM tickwheel_holds WHERE fence = {fence})")
+        } else {
+            String::new()
+        };
         // The start is committed in the same round trip, so little time passes until the handler is called.
         let start = work.start().map_or(String::new(), |attempts| {
             format!(
                 "UPDATE tickwheel_timers SET attempts = {attempts}
-                WHERE id = {id} AND fence = {fence} AND state = 'running'; COMMIT AND CHAIN;"
+                WHERE id = {id} AND fence = {fence} AND state = 'running' {and_held}; COMMIT AND CHAIN;"
             )
         });
         // The row is locked first, because a claim of another worker may look at it for a moment, and `finish` does not wait. That wait is
@@ -431,7 +436,10 @@ impl<L: Link> Connection for Session<L> {
         let prepared = self.prepared.as_mut();
         let mut table = Within { client: &mut transaction, prepared, is_alone: false, schema };
         let finished = table.finish(std::slice::from_ref(finish))?;
-        if finished.changed.is_empty() {
+        // A hold that somebody has locked against this has ended, and is about to be removed.
+        let holds = "SELECT 1 FROM tickwheel_holds WHERE fence = $1 FOR KEY SHARE SKIP LOCKED";
+        let is_held = !work.has_limits || !table.query(holds, &[&fence])?.is_empty();
+        if finished.changed.is_empty() || !is_held {
             return Ok(Transacted::Lost); // the drop of the transaction undoes it, here and below
         }
         if !L::hand_over(&mut transaction, work) {

@@ -242,14 +242,14 @@ impl Connection for Session {
             if let Some(attempts) = work.start() {
                 let transaction = begin(client)?;
                 let table = Within { client: &transaction, time: None };
-                if !table.start(finish.run, attempts)? {
+                if !table.is_held(finish.run, work)? || !table.start(finish.run, attempts)? {
                     return Ok(Transacted::Lost);
                 }
                 transaction.commit().map_err(failed)?;
             }
             let mut transaction = begin(client)?;
             let table = Within { client: &transaction, time: Some(self.file.now()) };
-            if !table.finish(finish)? {
+            if !table.is_held(finish.run, work)? || !table.finish(finish)? {
                 return Ok(Transacted::Lost);
             }
             if !work.within::<rusqlite::Transaction<'static>>(&mut transaction) {
@@ -520,6 +520,13 @@ impl Within<'_> {
         let sql = format!("SELECT {COLUMNS} FROM tickwheel_timers WHERE id = ?1");
         let timers = chosen.into_iter().map(|id| self.query(&sql, vec![id.into()]));
         Ok(timers.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
+    }
+
+    /// Returns false if a claim has removed the hold of a run (STORE-9).
+    fn is_held(&self, run: RunId, work: &Work<'_>) -> Result<bool> {
+        let sql = "SELECT 1 FROM tickwheel_holds WHERE fence = ?1";
+        let held = |mut sql: rusqlite::CachedStatement<'_>| sql.exists([run.fence]);
+        Ok(!work.has_limits || self.client.prepare_cached(sql).and_then(held).map_err(failed)?)
     }
 
     fn start(&self, run: RunId, attempts: u32) -> Result<bool> {

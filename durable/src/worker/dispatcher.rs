@@ -777,18 +777,21 @@ impl<'a> Dispatcher<'a> {
         Ok(())
     }
 
-    /// Extends the leases of all runs (LEASE-1).
+    /// Extends the leases of all runs (LEASE-1), but of those that are known to be lost.
     fn extend(&mut self) -> Result<()> {
         let shared = self.shared;
         let in_transaction = |held: &Held| {
             held.stage == Stage::Started && shared.kinds[held.kind].handler.is_transactional()
+        };
+        let is_lost = |held: &Held| {
+            matches!(held.stage, Stage::Queued | Stage::Started) && held.tenure.is_over()
         };
         let runs: Vec<RunId> = {
             let state = shared.state();
             state
                 .runs
                 .values()
-                .filter(|held| !in_transaction(held))
+                .filter(|held| !in_transaction(held) && !is_lost(held))
                 .map(|held| held.timer.run())
                 .collect()
         };
@@ -805,12 +808,12 @@ impl<'a> Dispatcher<'a> {
         shared.wake_after(Cause::Extend, shared.settings.lease / 3);
         let changed: HashSet<i64> = extended.changed.into_iter().collect();
         let state = shared.state();
-        let lost = lost.iter().filter_map(|fence| state.runs.get(fence));
-        let mut ended: Vec<_> = lost.map(|held| Arc::clone(&held.tenure)).collect();
+        let held = lost.iter().filter_map(|fence| state.runs.get(fence));
+        let mut ended: Vec<_> = held.map(|held| Arc::clone(&held.tenure)).collect();
         for run in runs {
             match state.runs.get(&run.fence) {
                 Some(held) if in_transaction(held) => {} // it has started in the meantime
-                Some(held) if changed.contains(&run.fence) => {
+                Some(held) if changed.contains(&run.fence) && !lost.contains(&run.fence) => {
                     held.tenure.extend(sent + shared.settings.lease);
                 }
                 Some(_) if extended.busy.contains(&run.fence) => {}
@@ -826,7 +829,7 @@ impl<'a> Dispatcher<'a> {
 
     /// Extends what runs of kinds with limits hold, also that of cancelled ones, whose handlers go on (LIMIT-1). Returns the fencing
     /// numbers of those that hold nothing any more.
-    fn extend_holds(&mut self) -> Result<Vec<i64>> {
+    fn extend_holds(&mut self) -> Result<HashSet<i64>> {
         let shared = self.shared;
         let has_limits = |held: &&Held| shared.kinds[held.kind].has_limits();
         let fences: Vec<i64> = {
@@ -834,7 +837,7 @@ impl<'a> Dispatcher<'a> {
             state.runs.values().filter(has_limits).map(|held| held.timer.fence).collect()
         };
         if fences.is_empty() {
-            return Ok(fences);
+            return Ok(HashSet::new());
         }
         let held = self.connection()?.hold(&fences, shared.settings.lease)?;
         let held: HashSet<i64> = held.into_iter().collect();

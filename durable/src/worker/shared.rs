@@ -61,7 +61,7 @@
 //! ```
 //!
 //! - LEASE-1 A run is in `runs` from its claim until its outcome is written, or there is none to write. For so long the
-//!   dispatcher extends its lease, except for a started run in a transaction (PG-3).
+//!   dispatcher extends its lease, except for a started run in a transaction (PG-3), and for one that is known to be lost.
 //! - LEASE-2 The step to `Settled` is made once, by the thread that then pushes the outcome or forgets the run: the
 //!   handler's, the dispatcher's at the time limit, or the one that stops the worker.
 //! - LEASE-3 A run starts only while its lease lasts by the clock of this process, counted from before the claim was sent.
@@ -77,7 +77,8 @@
 //!   was cancelled or replaced in the meantime, and not longer than its lease. The dispatcher extends it, and the finisher lets it go
 //!   after the outcome is written. A run that has exceeded its time limit has failed, and so holds nothing any more. One that is given
 //!   back holds its group for a while more: its timer waits again, before timers of the group that others have passed over, and the
-//!   others need that long to see it.
+//!   others need that long to see it. One whose hold has ended, because its worker stood still for longer than a lease, is lost, whoever
+//!   has its timer: its lease is extended no more, and its handler gets no transaction.
 //! - LEASE-6 A kind for which timers may be due that were not claimed, for want of room or because of an error, stays
 //!   `to_claim`, or a look is ahead that finds them. So nothing waits longer than until the next look.
 

@@ -11,6 +11,7 @@ mod cron;
 mod databases;
 mod foreign;
 mod history;
+mod holds;
 mod in_tokio_postgres;
 mod runs;
 #[path = "../common/server.rs"]
@@ -42,6 +43,10 @@ use databases::{Database, client};
 use history::{
     a_completion_writes_its_attempt, a_history_has_each_attempt, futures_see_the_history,
     what_is_too_old_goes_while_the_worker_runs, whoever_schedules_has_its_trace_in_the_run,
+};
+use holds::{
+    a_run_whose_hold_has_ended_gets_no_transaction, a_run_whose_hold_has_ended_loses_its_lease,
+    a_transaction_keeps_its_hold,
 };
 use runs::{
     a_cancel_reaches_a_run_within_a_second, a_failure_may_be_given_up,
@@ -1529,6 +1534,9 @@ on_both! {
     a_rate_lets_no_starts_gather,
     a_hold_lasts_as_long_as_its_lease,
     outcomes_do_not_wait_for_holds_that_stay,
+    a_run_whose_hold_has_ended_gets_no_transaction,
+    a_transaction_keeps_its_hold,
+    a_run_whose_hold_has_ended_loses_its_lease,
     what_limits_hold_back_calls_for_no_help,
     what_waits_for_its_group_is_not_checked,
     a_hold_does_not_end_before_its_lease,
