@@ -311,6 +311,14 @@ pub trait Connection: Table + Send {
         Ok(())
     }
 
+    /// Puts a series in, or replaces it, unless it is there and the same, for [`Timers::keep_series`](crate::Timers::keep_series). This
+    /// crate's stores do it in one transaction, or two processes could replace it one after the other, and the second one a run of the
+    /// first.
+    #[doc(hidden)]
+    fn keep_series(&mut self, series: &NewTimer) -> Result<Option<Scheduled>> {
+        keep_series(self, series)
+    }
+
     /// Writes down that a worker lives, for `span` from now, and returns the others that live, for each of these kinds: the
     /// position of the kind in the call, and the number of a worker that has it. With that, each timer is claimed by one of them
     /// when it is due. If the list has changed since somebody has read it, the listeners of all processes are made to look, as by
@@ -959,6 +967,20 @@ impl Changed {
     pub fn new(changed: Vec<i64>, busy: Vec<i64>) -> Changed {
         Changed { changed, busy }
     }
+}
+
+/// See [`Connection::keep_series`].
+pub(crate) fn keep_series(
+    table: &mut (impl Table + ?Sized),
+    series: &NewTimer,
+) -> Result<Option<Scheduled>> {
+    let existing = match table.get(&series.kind, &series.key)? {
+        Some(timer) if series.is_as(&timer) => return Ok(None),
+        Some(_) => Existing::Replace,
+        None => Existing::Keep, // another process may put it in now, and its first run may begin
+    };
+    let scheduled = table.schedule(std::slice::from_ref(series), existing)?;
+    Ok(scheduled.into_iter().flatten().next())
 }
 
 /// What became of [`Connection::transact`].

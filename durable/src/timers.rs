@@ -389,13 +389,13 @@ impl Timers {
     /// As [`schedule`](Timers::schedule).
     pub fn keep_series(&self, series: &NewTimer) -> Result<Option<Scheduled>> {
         let store = self.store_of(&series.kind, &series.key)?;
-        let existing = match store.get(&series.kind, &series.key)? {
-            Some(timer) if series.is_as(&timer) => return Ok(None),
-            Some(_) => Existing::Replace,
-            None => Existing::Keep, // another process may put it in now, and its first run may begin
-        };
-        let scheduled = store.schedule(vec![series.clone()], existing)?;
-        Ok(scheduled.into_iter().flatten().next())
+        if store.get(&series.kind, &series.key)?.is_some_and(|timer| series.is_as(&timer)) {
+            return Ok(None); // a run in progress may hold it
+        }
+        let new = series.clone();
+        let kept = store.with(move |table| table.keep_series(&new))?;
+        kept.iter().for_each(|kept| store.expect(&series.kind, kept.due));
+        Ok(kept)
     }
 
     fn schedule_one(&self, timer: &NewTimer, existing: Existing) -> Result<Option<Scheduled>> {

@@ -19,7 +19,7 @@ use crate::history::{Attempt, HistoryFilter, Pace};
 use crate::store::{
     Changed, Claim, Claimed, ClaimedTimer, Connection, Existing, Finish, Floor, HELD_BACK, Limits,
     Look, MOST_BYTES, Passed, Purge, Purged, RunId, SCHEMA_VERSION, Table, Then, Transacted,
-    WINDOW,
+    WINDOW, keep_series,
 };
 use crate::timer::{Filter, KindCounts, NewTimer, Scheduled, State, Timer, When};
 
@@ -211,6 +211,15 @@ impl<L: Link> Connection for Session<L> {
             FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
             WHERE pg_class.oid = 'tickwheel_timers'::regclass";
         self.table().query(sql, &[&"tickwheel_timers", &micros(until), &kind]).map(drop)
+    }
+
+    fn keep_series(&mut self, series: &NewTimer) -> Result<Option<Scheduled>> {
+        let sql = "SELECT 1 FROM tickwheel_timers WHERE kind = $1 AND key = $2 FOR UPDATE";
+        self.table().alone(|table| {
+            series.check()?; // its name may be none
+            table.query(sql, &[&series.kind, &series.key])?;
+            keep_series(table, series)
+        })
     }
 
     fn stay_awake(&mut self, kind: &str, span: Duration) -> Result<()> {

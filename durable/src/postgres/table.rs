@@ -224,14 +224,21 @@ pub(super) const BEGIN: &str =
 
 impl<C: Sql> Within<'_, C> {
     pub(super) fn query(&mut self, sql: &'static str, values: &[&dyn Value]) -> Result<Vec<Row>> {
-        if !self.is_alone {
-            return self.send(sql, values);
-        }
+        if self.is_alone { self.alone(|own| own.send(sql, values)) } else { self.send(sql, values) }
+    }
+
+    /// Does something in a transaction with settings of its own.
+    pub(super) fn alone<T>(
+        &mut self,
+        work: impl FnOnce(&mut Within<'_, C>) -> Result<T>,
+    ) -> Result<T> {
         self.client.batch(BEGIN).map_err(failed)?;
-        let rows = self.send(sql, values);
-        let end = if rows.is_ok() { "COMMIT" } else { "ROLLBACK" };
+        let (prepared, schema) = (self.prepared.as_deref_mut(), self.schema.clone());
+        let own = &mut Within { client: &mut *self.client, prepared, is_alone: false, schema };
+        let done = work(own);
+        let end = if done.is_ok() { "COMMIT" } else { "ROLLBACK" };
         let ended = self.client.batch(end).map_err(failed);
-        rows.and_then(|rows| ended.map(|()| rows))
+        done.and_then(|done| ended.map(|()| done))
     }
 
     fn send(&mut self, sql: &'static str, values: &[&dyn Value]) -> Result<Vec<Row>> {

@@ -16,6 +16,7 @@ use crate::history::{Attempt, HistoryFilter, Pace};
 use crate::store::{
     Changed, Claim, Claimed, ClaimedTimer, Connection, Existing, Finish, HELD_BACK, Limits, Look,
     MOST_BYTES, Passed, Purge, Purged, RunId, SCHEMA_VERSION, Table, Then, Transacted, WINDOW,
+    keep_series,
 };
 use crate::timer::{Filter, KindCounts, NewTimer, Scheduled, State, Timer, When};
 
@@ -104,6 +105,10 @@ impl Connection for Session {
         let changes = self.file.with(|client| self.file.changes(client))?;
         let before = self.changes.replace(changes);
         Ok(before != Some(changes))
+    }
+
+    fn keep_series(&mut self, series: &NewTimer) -> Result<Option<Scheduled>> {
+        self.write(|mut table| keep_series(&mut table, series))
     }
 
     fn now(&mut self) -> Result<SystemTime> {

@@ -1,6 +1,7 @@
 //! Series by cron rules, as workers run them.
 
 use std::sync::mpsc;
+use std::thread;
 use std::time::{Duration, SystemTime};
 
 use tickwheel::Scheduler;
@@ -217,6 +218,36 @@ pub(crate) fn a_series_is_kept_unless_it_has_changed(database: &Database<'_>) {
     }
     let stands = timers.get("mail", "1").expect("no error").expect("there");
     assert_eq!(stands.repetition, Some(Repetition::Rule("cron: 0 9 * * *".to_owned())));
+}
+
+/// Both have seen that it has changed before one of them replaces it. The other one would replace what may run by then.
+pub(crate) fn two_services_that_start_at_once_replace_a_series_once(database: &Database<'_>) {
+    let old = mail("1", HOUR).rule("cron: 0 9 * * *");
+    database.open().keep_series(&old).expect("no error");
+    let new = old.payload("new");
+    let services = [database.open(), database.open()];
+    let lock = if database.is_sqlite() {
+        "BEGIN IMMEDIATE"
+    } else {
+        "BEGIN; SELECT FROM tickwheel_timers FOR UPDATE"
+    };
+    let commit = database.begin(lock);
+    let kept = thread::scope(|scope| {
+        let keep = |timers: &Timers| timers.keep_series(&new).expect("no error");
+        let calls: Vec<_> =
+            services.iter().map(|timers| scope.spawn(move || keep(timers))).collect();
+        if database.is_sqlite() {
+            thread::sleep(Duration::from_millis(200)); // nothing there tells who waits
+        } else {
+            let waits = "SELECT count(*) FROM pg_stat_activity
+                WHERE datname = current_database() AND wait_event_type = 'Lock'";
+            until("both wait", || database.number(waits) == 2);
+        }
+        commit();
+        calls.into_iter().filter_map(|call| call.join().expect("no panic")).count()
+    });
+    assert_eq!(kept, 1);
+    assert_eq!(database.open().keep_series(&new).expect("no error"), None);
 }
 
 pub(crate) fn the_first_time_is_by_the_clock_of_the_database(database: &Database<'_>) {

@@ -37,7 +37,8 @@ use common::{PATIENCE, until};
 use cron::{
     a_cron_rule_needs_no_hook, a_rule_that_cannot_be_is_refused_or_ends_its_timer,
     a_run_that_fails_holds_up_no_missed_one, a_series_is_kept_unless_it_has_changed,
-    the_first_time_is_by_the_clock_of_the_database, what_was_missed_runs_as_the_policy_says,
+    the_first_time_is_by_the_clock_of_the_database,
+    two_services_that_start_at_once_replace_a_series_once, what_was_missed_runs_as_the_policy_says,
 };
 use databases::{Database, client};
 use history::{
@@ -1520,6 +1521,7 @@ on_both! {
     a_run_that_fails_holds_up_no_missed_one,
     a_rule_that_cannot_be_is_refused_or_ends_its_timer,
     a_series_is_kept_unless_it_has_changed,
+    two_services_that_start_at_once_replace_a_series_once,
     the_first_time_is_by_the_clock_of_the_database,
     a_flood_leaves_the_others_on_time,
     weights_share_the_claims,
