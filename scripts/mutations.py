@@ -1259,6 +1259,8 @@ MUTATIONS = [
      "AND (w.worker = $1 OR EXISTS (SELECT FROM pg_stat_get_activity(w.session))) AS lives", "AS lives", durable("sql")),
     ("durable: leases are not extended", "durable/src/worker/dispatcher.rs",
      "Cause::Extend => self.must_extend = true,", "Cause::Extend => {}", durable("worker", "faults")),
+    ("durable: runs of two series with long keys have one key", "durable/src/worker/outcome.rs",
+     'end = format!("#{}{end}", timer.id);', 'end = format!("#{end}");', durable("worker") + ["with_sqlite::series_with_long"]),
     ("durable: two services replace a series one after the other", "durable/src/postgres/session.rs",
      "            table.query(sql, &[&series.kind, &series.key])?;\n", "            _ = sql;\n",
      ["env", "TICKWHEEL_ONLY=two_services"] + durable("worker") + ["with_postgresql"]),

@@ -116,9 +116,9 @@
 //!
 //! Each run of a series has its own attempts. A run that fails is tried again in its series, as long as the next run is
 //! not due. Then, and when its attempts are used up, it leaves the series: it becomes a timer of its own, whose key is that
-//! of the series, `@`, and the time at which it was due in milliseconds since 1970. There it waits for its next attempt, or
-//! is dead. The series goes on with its next run. So a later attempt may run beside the next run of the series. The same goes for
-//! a run that snoozes.
+//! of the series, `@`, and the time at which it was due in milliseconds since 1970. A key that is too long for that loses its end, and
+//! has `#` and the number of the series there. By that key it waits for its next attempt, or is dead. The series goes on with its next
+//! run. So a later attempt may run beside the next run of the series. The same goes for a run that snoozes.
 //!
 //! A series has a period ([`NewTimer::every`]), a cron rule in a time zone (`NewTimer::cron`, with the feature `cron`), or a rule of
 //! yours ([`WorkerBuilder::rules`]). A service puts in those of its code at each start, with [`Timers::keep_series`], which leaves what

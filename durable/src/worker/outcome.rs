@@ -258,14 +258,18 @@ impl Shared {
 }
 
 /// The key of the timer that a run of a series becomes: that of the series and the time, in milliseconds since 1970, at
-/// which the run was due.
+/// which the run was due. Of a key that is too long for that, other series may have the beginning, so theirs has their number.
 fn key_of_run(timer: &Timer) -> String {
-    let due = format!("@{}", micros(timer.due) / 1000);
-    let mut end = timer.key.len().min(LONGEST_KEY - due.len());
-    while !timer.key.is_char_boundary(end) {
-        end -= 1;
+    let mut end = format!("@{}", micros(timer.due) / 1000);
+    let mut kept = timer.key.len();
+    if kept + end.len() > LONGEST_KEY {
+        end = format!("#{}{end}", timer.id);
+        kept = LONGEST_KEY - end.len();
+        while !timer.key.is_char_boundary(kept) {
+            kept -= 1;
+        }
     }
-    timer.key[..end].to_owned() + &due
+    timer.key[..kept].to_owned() + &end
 }
 
 /// The first time after `now` that is a whole number of periods after `due`, and one period at least.

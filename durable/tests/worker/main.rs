@@ -55,8 +55,9 @@ use runs::{
     a_run_that_has_completed_itself_is_not_cancelled,
     a_series_that_has_completed_its_run_goes_on_at_once, a_snooze_gives_its_place_to_others,
     a_snooze_stays_in_its_series, a_snooze_undoes_the_transaction, a_snooze_uses_up_no_attempt,
-    each_kind_has_its_own_retries, the_end_of_a_lease_is_noticed,
-    to_ask_about_long_runs_costs_little, what_a_stop_hands_back_starts_elsewhere_at_once,
+    each_kind_has_its_own_retries, series_with_long_keys_lose_no_run,
+    the_end_of_a_lease_is_noticed, to_ask_about_long_runs_costs_little,
+    what_a_stop_hands_back_starts_elsewhere_at_once,
 };
 use tenants::{
     a_claim_with_limits_is_a_claim, a_flood_leaves_the_others_on_time,
@@ -1558,6 +1559,7 @@ on_both! {
     a_snooze_uses_up_no_attempt,
     a_snooze_undoes_the_transaction,
     a_snooze_stays_in_its_series,
+    series_with_long_keys_lose_no_run,
     a_snooze_gives_its_place_to_others,
     a_handler_that_hangs_raises_an_alarm,
     the_end_of_a_lease_is_noticed,

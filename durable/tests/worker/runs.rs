@@ -9,11 +9,12 @@ use std::num::ParseIntError;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use tickwheel::{Scheduler, future::block_on};
 use tickwheel_durable::{
-    Error, Failure, Filter, NewTimer, Retry, Run, State, Timer, Timers, Worker, WorkerBuilder,
+    Error, Failure, Filter, LONGEST_KEY, NewTimer, Retry, Run, State, Timer, Timers, Worker,
+    WorkerBuilder,
 };
 use tokio::runtime::{Builder, Runtime};
 
@@ -198,6 +199,23 @@ pub(super) fn a_snooze_undoes_the_transaction(database: &Database<'_>) {
     assert_eq!((calls.load(Ordering::Relaxed), worker.stats().snoozed), (2, 1));
     assert_eq!((worker.stats().failed, worker.stats().lost), (0, 0));
     assert_eq!(database.number("SELECT count(*) FROM effects"), 1, "that of the first is undone");
+}
+
+/// Their keys begin with the same, and are as long as a key may be.
+pub(super) fn series_with_long_keys_lose_no_run(database: &Database<'_>) {
+    let timers = database.open();
+    let worker = timers.worker().retry(quick(1)).handle("mail", |_| Err(Failure::new("no luck")));
+    let worker = start(worker);
+    let due = SystemTime::now();
+    let series =
+        ["a", "b"].map(|last| mail(&format!("{}-{last}", "é".repeat(499)), due).every(HOUR));
+    assert_eq!(series[0].key.len(), LONGEST_KEY);
+    timers.schedule_all(&series).expect("scheduled");
+    until("both have failed", || worker.stats().dead == 2);
+    let dead = timers.list(&Filter::new().state(State::Dead)).expect("a list");
+    assert_eq!(dead.len(), 2, "{dead:?}");
+    assert!(dead.iter().all(|run| run.key.starts_with(&"é".repeat(450)) && run.due == dead[0].due));
+    assert!(worker.stop(PATIENCE));
 }
 
 pub(super) fn a_snooze_stays_in_its_series(database: &Database<'_>) {
