@@ -625,7 +625,8 @@ impl Purged {
 
 /// A connection that is told of new timers.
 pub trait Listener: Send {
-    /// Waits for news, at most this long. Returns the kinds and times that woke it, perhaps none.
+    /// Waits for news, at most this long. Returns the kinds and times that woke it, perhaps none. If there are none, it may ask whether
+    /// the database is still there, before it returns.
     ///
     /// # Errors
     ///

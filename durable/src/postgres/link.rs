@@ -3,7 +3,8 @@
 //! - LINK-1 A connection that was lent goes back as it came. So it gets no settings and no named statements, as behind a
 //!   pooler (PG-4), and nobody keeps it between two calls.
 
-use std::ops::DerefMut;
+use std::ops::{Deref, DerefMut};
+use std::thread;
 use std::time::Duration;
 
 use postgres::types::{ToSql, Type};
@@ -99,7 +100,52 @@ pub(super) trait Link: Send + 'static {
 }
 
 /// A client of our own.
-impl Link for Client {
+pub(super) struct Own {
+    /// `None` while it is dropped.
+    client: Option<Client>,
+    is_silent: bool,
+}
+
+impl Own {
+    pub(super) fn new(client: Client) -> Own {
+        Own { client: Some(client), is_silent: false }
+    }
+
+    /// Asks whether the server is still there.
+    pub(super) fn ask(&mut self, patience: Duration) -> Result<(), Error> {
+        let answer = self.is_valid(patience);
+        self.is_silent = answer.is_err();
+        answer
+    }
+}
+
+impl Deref for Own {
+    type Target = Client;
+
+    fn deref(&self) -> &Client {
+        self.client.as_ref().expect("it is not dropped")
+    }
+}
+
+impl DerefMut for Own {
+    fn deref_mut(&mut self) -> &mut Client {
+        self.client.as_mut().expect("it is not dropped")
+    }
+}
+
+/// The drop of a client waits for the answers that are still to come. From a server that is halted there may never be one, so a thread
+/// waits for those, and nobody for the thread.
+impl Drop for Own {
+    fn drop(&mut self) {
+        let client = self.client.take();
+        if self.is_silent {
+            let thread = thread::Builder::new().name("tickwheel-silent".to_owned());
+            _ = thread.spawn(move || drop(client));
+        }
+    }
+}
+
+impl Link for Own {
     type Client = Client;
     type Transaction<'a> = Transaction<'a>;
     const IS_LENT: bool = false;
@@ -109,11 +155,11 @@ impl Link for Client {
     }
 
     fn is_open(&mut self, ask: Option<Duration>) -> bool {
-        !self.is_closed() && ask.is_none_or(|time| self.is_valid(time).is_ok())
+        !self.is_closed() && ask.is_none_or(|time| self.ask(time).is_ok())
     }
 
     fn begin(&mut self) -> Result<Transaction<'_>, Error> {
-        self.build_transaction().isolation_level(IsolationLevel::ReadCommitted).start()
+        begin(self)
     }
 
     fn hand_over(transaction: &mut Transaction<'_>, work: &mut Work<'_>) -> bool {
@@ -123,6 +169,10 @@ impl Link for Client {
     fn commit(transaction: Transaction<'_>) -> Result<(), Error> {
         transaction.commit()
     }
+}
+
+fn begin(client: &mut Client) -> Result<Transaction<'_>, Error> {
+    client.build_transaction().isolation_level(IsolationLevel::ReadCommitted).start()
 }
 
 /// One that a pool lends.
@@ -138,15 +188,15 @@ impl<G: DerefMut<Target = Client> + Send + 'static> Link for Lent<G> {
     }
 
     fn is_open(&mut self, ask: Option<Duration>) -> bool {
-        Link::is_open(&mut *self.0, ask)
+        !self.0.is_closed() && ask.is_none_or(|time| self.0.is_valid(time).is_ok())
     }
 
     fn begin(&mut self) -> Result<Transaction<'_>, Error> {
-        Link::begin(&mut *self.0)
+        begin(&mut self.0)
     }
 
     fn hand_over(transaction: &mut Transaction<'_>, work: &mut Work<'_>) -> bool {
-        Client::hand_over(transaction, work)
+        Own::hand_over(transaction, work)
     }
 
     fn commit(transaction: Transaction<'_>) -> Result<(), Error> {

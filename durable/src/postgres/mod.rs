@@ -40,7 +40,7 @@ use postgres::{Client, GenericClient, Row, Socket};
 
 use self::address::Address;
 use self::attempts::Attempts;
-use self::link::Lent;
+use self::link::{Lent, Own};
 use self::session::Session;
 pub use self::table::{Within, within};
 use crate::clock::{LATEST, from_micros, micros};
@@ -108,7 +108,8 @@ impl Postgres {
     /// For another implementation of TLS, there is [`with_tls`](Postgres::with_tls).
     ///
     /// `connect_timeout=5` says for how many seconds a new connection is awaited for each host of the address, until the server is
-    /// ready for statements. By default 10.
+    /// ready for statements. By default 10. A connection whose other end confirms nothing is given up after `tcp_user_timeout`, and one on
+    /// which nothing moves is tried after `keepalives_idle`: 30 seconds each, unless the address has a `tcp_user_timeout`.
     ///
     /// Through a pooler in transaction mode, such as `PgBouncer`, add `?pgbouncer=true`. It does what
     /// [`pooled`](Postgres::pooled) does.
@@ -420,7 +421,7 @@ impl Store for Postgres {
 
     fn connect(&self) -> Result<Box<dyn Connection>> {
         let schema = self.schema.clone();
-        Ok(Box::new(Session::new(self.client()?, self.is_pooled, schema)?))
+        Ok(Box::new(Session::new(Own::new(self.client()?), self.is_pooled, schema)?))
     }
 
     fn connect_for(&self, purpose: Purpose) -> Result<Box<dyn Connection>> {
@@ -488,7 +489,7 @@ impl Store for Postgres {
             _ => Notices::AtOnce,
         };
         let schema = row.get(0);
-        Ok(Some(Box::new(Ear { client, schema, notices })))
+        Ok(Some(Box::new(Ear { client: Own::new(client), schema, notices })))
     }
 
     fn completion(&self, finish: &Finish) -> Option<String> {
@@ -528,7 +529,7 @@ impl TransactionType for postgres::Transaction<'static> {
 
 /// A connection that is told of new timers by the triggers.
 struct Ear {
-    client: Client,
+    client: Own,
     /// The schema of the tables. All schemas of a database share the channel.
     schema: String,
     notices: Notices,
@@ -556,6 +557,10 @@ impl Listener for Ear {
     fn wait(&mut self, timeout: Duration) -> Result<Vec<News>> {
         let mut heard = Vec::new();
         let mut next = self.client.notifications().timeout_iter(timeout).next().map_err(failed)?;
+        if next.is_none() {
+            // A server that is halted sends nothing either, and its system goes on to confirm what is sent to it.
+            self.client.ask(PATIENCE).map_err(failed)?;
+        }
         while let Some(notice) = next {
             heard.extend(self.take_in(notice.payload()));
             next = self.client.notifications().iter().next().map_err(failed)?;

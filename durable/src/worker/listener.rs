@@ -8,7 +8,8 @@ use super::shared::{LOOKING, Shared};
 use crate::error::Result;
 use crate::store::{Listener, Notices, Purpose};
 
-/// After so long without news, the thread looks whether the worker stops.
+/// After so long without news, the thread looks whether the worker stops. The database is asked, too: nothing else notices a halted one
+/// while the other parts of the worker await its answers, for which they have no timeout.
 const QUIET: Duration = Duration::from_secs(60);
 
 /// So many notices of a kind within a second are too many, if they can be debounced.

@@ -494,6 +494,11 @@ impl WorkerBuilder {
     /// If the database cannot be reached or used, the hook is told once. The worker goes on trying, after gaps that grow
     /// to five seconds, and [`on_recovery`](WorkerBuilder::on_recovery) is told when it has succeeded.
     /// [`WorkerStats::errors`] counts each try.
+    ///
+    /// A PostgreSQL server that is halted, or a pooler whose server is, keeps its connections open, and says nothing. A connection that
+    /// was not used for a second is asked first, for 30 seconds, and the worker's listener asks after each minute without news. A
+    /// statement that was sent just before has no timeout: what waits for its answer goes on when the server does, or when the
+    /// connection ends. A host that is gone ends it within a minute or two. Through a pooler in transaction mode there is no listener.
     pub fn on_error(mut self, hook: impl Fn(&Error) + Send + Sync + 'static) -> WorkerBuilder {
         self.settings.on_error = Some(Box::new(hook));
         self

@@ -33,7 +33,8 @@ const BEFORE_A_LOOK: Duration = Duration::from_secs(30);
 type Check = (&'static str, fn(&Server));
 
 /// What happens to connections. The longest are first.
-const OF_CONNECTIONS: [Check; 15] = [
+const OF_CONNECTIONS: [Check; 16] = [
+    ("a_server_that_falls_silent_is_noticed", a_server_that_falls_silent_is_noticed),
     ("cut_connections_lose_nothing", cut_connections_lose_nothing),
     (
         "an_outage_is_told_once_and_costs_few_connections",
@@ -244,6 +245,40 @@ fn servers_that_hang_lose_nothing(server: &Server) {
     until("they are done", || is_empty(&timers));
     assert!(first.stop(PATIENCE));
     all_ran(&database, COUNT + 2, &BTreeSet::new());
+}
+
+/// The socket stays, so nothing but a question finds out. Its answer is awaited for half a minute, and not at the end of the
+/// connection again.
+fn a_server_that_falls_silent_is_noticed(server: &Server) {
+    let database = Database::schema(server);
+    let timers = database.open();
+    let proxy = Proxy::before(server);
+    let store = Postgres::new(&proxy.address_of(&database.url())).expect("an address");
+    let mut connection = store.connect().expect("it connects");
+    let mut listener = store.listen().expect("it connects").expect("it hears");
+    let mut wait = move || listener.wait(Duration::from_millis(20)); // without news, the server is asked
+    wait().expect("the server answers");
+    timers.schedule(&new("plain", "1", NOW)).expect("scheduled");
+    until("it is told", || !wait().expect("the server answers").is_empty());
+    thread::sleep(Duration::from_millis(1100)); // what was used a second ago is not asked
+    assert!(connection.is_open());
+    thread::sleep(Duration::from_millis(1100));
+    proxy.hold(Way::ToClient);
+    let (tell, told) = mpsc::channel();
+    let heard = tell.clone();
+    thread::spawn(move || {
+        let error = wait().expect_err("the server is silent");
+        drop(wait);
+        heard.send(matches!(error, Error::Unreachable(_)))
+    });
+    thread::spawn(move || {
+        let is_open = connection.is_open();
+        drop(connection);
+        tell.send(!is_open)
+    });
+    for _ in 0..2 {
+        assert!(told.recv_timeout(PATIENCE).expect("it is not awaited for ever"));
+    }
 }
 
 // ----- connections are cut -------------------------------------------------------------------
