@@ -311,10 +311,15 @@ pub trait Connection: Table + Send {
         Ok(())
     }
 
-    /// Puts a series in, or replaces it, unless it is there and the same, for [`Timers::keep_series`](crate::Timers::keep_series). This
-    /// crate's stores do it in one transaction, or two processes could replace it one after the other, and the second one a run of the
-    /// first.
-    #[doc(hidden)]
+    /// Puts a series in, or replaces it, unless it is there and the same: then `None`. For
+    /// [`Timers::keep_series`](crate::Timers::keep_series).
+    ///
+    /// This looks first, and then puts it in. A store does better to do it in one transaction, as those of this crate do: otherwise two
+    /// processes may replace it one after the other, and so end a run.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`get`](Table::get) and [`schedule`](Table::schedule).
     fn keep_series(&mut self, series: &NewTimer) -> Result<Option<Scheduled>> {
         keep_series(self, series)
     }

@@ -105,9 +105,9 @@ fn an_inline_worker_that_brings_itself_tasks_without_end_lets_the_call_go() {
 fn two_inline_workers_that_bring_each_other_tasks_without_end_hold_nobody() {
     let timers = Scheduler::new();
     for keeps_time in [false, true] {
-        let [first, second] = [(); 2].map(|()| match keeps_time {
-            false => ExecutorScheduler::new(Inline, &timers).worker(),
-            true => over_a_worker(&timers),
+        let [first, second] = [(); 2].map(|()| {
+            let worker = ExecutorScheduler::new(Inline, &timers).worker();
+            if keeps_time { ExecutorScheduler::over(Inline, worker).worker() } else { worker }
         });
         let stops = Arc::new(AtomicBool::new(false));
         let (stop, player) = (Arc::clone(&stops), first.clone());
@@ -282,7 +282,8 @@ fn a_drain_from_a_nested_loop_runs_at_once_also_in_a_call_that_runs_none() {
 
 #[test]
 fn a_reset_in_a_thread_that_ends_runs_nothing_in_the_call() {
-    thread_local!(static END: RefCell<Option<OnDrop<Box<dyn FnMut()>>>> = const { RefCell::new(None) });
+    type AtEnd = OnDrop<Box<dyn FnMut()>>;
+    thread_local!(static END: RefCell<Option<AtEnd>> = const { RefCell::new(None) });
     let (timers, _driver) = driven();
     let worker = ExecutorScheduler::over(Inline, fixed_timers(timers.clone())).worker();
     let (said, ran_on) = mpsc::channel();
