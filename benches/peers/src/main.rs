@@ -165,6 +165,19 @@ fn main() {
         }
         return;
     }
+    let mut others = env::args().skip(1);
+    while let Some(argument) = others.next() {
+        match &argument[..] {
+            "--render" | "--write" => {}
+            "--rounds" | "--only" => drop(others.next()),
+            other => {
+                eprintln!(
+                    "{other} means nothing here: --only W1,W4, --rounds 1, --write and --render do"
+                );
+                std::process::exit(2);
+            }
+        }
+    }
     if is_asked("--render") {
         return keep(Results::new());
     }
@@ -197,6 +210,7 @@ fn measure_all() -> Results {
     let runs = |contest: &Contest| list(contest).len() * contest.peers.len();
     let total: usize =
         CONTESTS.iter().map(|contest| rounds.min(contest.rounds) * runs(contest)).sum();
+    assert!(total > 0, "no contest and no workload has such a name");
     let mut done = 0;
     for round in 0..rounds {
         for contest in CONTESTS.iter().filter(|contest| round < contest.rounds) {
