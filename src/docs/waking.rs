@@ -165,8 +165,8 @@
 //!
 //! ## Wake-ups for which nothing is due
 //!
-//! Two bounds on memory wake the sleeper whatever the deadlines are: the producer that fills each 128th block of all lanes
-//! (16,384 records), and the canceller of each 8192nd task of a thread. Each costs one look at the threshold in thousands
+//! Two bounds on memory wake the sleeper whatever the deadlines are: the producer that fills each 256th block of all lanes
+//! (32,768 records), and the canceller of each 8192nd task of a thread. Each costs one look at the threshold in thousands
 //! of calls. Producers that are held back because they are far ahead ring before each of their looks. If such a wake-up
 //! were lost, only a sweep would be late, and no task.
 //!

@@ -338,8 +338,8 @@ fn s09_a_flow_that_wakes_nobody_is_taken_in_and_swept_all_the_same() {
     scheduler.schedule_once(HOUR, || ()).expect("open");
     until("it is in the wheel", || so_many() == 1);
     let later = || scheduler.schedule_once(HOUR * 2, || ()).expect("open");
-    let handles: Vec<_> = (0..50_000).map(|_| later()).collect();
-    // The thread is woken once per 16,384 tasks, so that many may be on their way. Its last look before it sleeps takes
+    let handles: Vec<_> = (0..100_000).map(|_| later()).collect();
+    // The thread is woken once per 32,768 tasks, so that many may be on their way. Its last look before it sleeps takes
     // tasks in too, and no observer is told of that, so the blocks of 128 records that it has emptied count as well.
     let emptied = || {
         let dump = scheduler.dump();
@@ -347,7 +347,7 @@ fn s09_a_flow_that_wakes_nobody_is_taken_in_and_swept_all_the_same() {
         let (_, blocks) = before.rsplit_once(' ').expect("a number of blocks");
         blocks.parse::<usize>().expect("a number")
     };
-    until("most of them are in the wheel", || so_many() > 33_000 || 128 * emptied() > 33_000);
+    until("most of them are in the wheel", || so_many() > 66_000 || 128 * emptied() > 66_000);
     assert!(handles.iter().all(Cancellable::cancel));
     until("most of them are gone", || so_many() < 20_000);
     assert_eq!(scheduler.pending(), 1);

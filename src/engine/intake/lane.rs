@@ -32,8 +32,8 @@ use crate::wheel::entry::Entry;
 /// The bit of `published` that says that the lane is closed (LANE-3).
 pub(super) const CLOSED: u64 = 1 << 63;
 
-/// How many emptied blocks a lane keeps: room for 24,576 records.
-const SPARE_BLOCKS: usize = 192;
+/// How many emptied blocks a lane keeps: room for 40,960 records.
+const SPARE_BLOCKS: usize = 320;
 
 /// A thread that has cancelled so many tasks wakes the tick thread, so that it may sweep.
 const CANCELS: u64 = 8192;
