@@ -123,6 +123,8 @@ MUTATIONS = [
     ("a page given back with a task in it", "src/engine/slots/depot.rs",
      "let is_free = self.pages[group.clone()].iter().all(|slots| *slots == u64::MAX);",
      "let is_free = self.pages[group.clone()].iter().all(|slots| *slots != 0);", tests("alone::memory")),
+    ("a producer has to add its slots itself", "src/engine/admit.rs",
+     "|| depot::is_short());", "|| { let _ = depot::is_short; false });", tests("alone::memory")),
     ("a cancel that looks for an executor on memory that was never used", "src/engine/slots/task.rs",
      "    if word.executor() == 0 {\n        return Ok(());\n    }\n    // SAFETY: as the caller promises.\n",
      "    let _ = word;\n    // SAFETY: as the caller promises.\n", tests("alone::memory")),

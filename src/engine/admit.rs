@@ -16,7 +16,7 @@ use crate::clock::repeat::Period;
 use crate::clock::tick::{Moment, Times};
 use crate::engine::intake::Intake;
 use crate::engine::intake::lane::{Filled, Record};
-use crate::engine::slots::{Content, task};
+use crate::engine::slots::{Content, depot, task};
 use crate::error::{Refused, ScheduleError};
 use crate::executor::numbered::NumberedExecutor;
 use crate::platform::panics::quietly;
@@ -78,8 +78,8 @@ impl Publication<'_> {
     pub(super) fn ring(self) -> bool {
         let Some((entry, has_filled)) = self.published else { return false };
         // Now and then a full block wakes the engine whatever is due, or a flow of tasks that are due late would fill
-        // the memory while the engine sleeps.
-        let is_much = has_filled && Intake::is_much(self.shared.filled());
+        // the memory while the engine sleeps. And so that it adds slots before a producer has to.
+        let is_much = has_filled && (Intake::is_much(self.shared.filled()) || depot::is_short());
         self.shared.bell.ring_if_earlier(entry.moment(), entry.is_due_now() || is_much);
         has_filled
     }

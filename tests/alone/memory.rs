@@ -142,6 +142,22 @@ fn s09_s10_after_a_peak_memory_goes_back_and_stale_handles_stay_harmless() {
     println!("after the close: {} more of heap", megabytes(grown()));
 }
 
+/// Memory that a producer has to wait for is slow, so the tick thread adds it ahead, although no task is due soon.
+#[test]
+fn a_thread_that_runs_short_of_slots_wakes_the_tick_thread() {
+    let Some(_alone) = in_own_process(a_thread_that_runs_short_of_slots_wakes_the_tick_thread)
+    else {
+        return;
+    };
+    const SOME: usize = 20_000; // of the first 32,768
+    let scheduler = Scheduler::builder().executor(Inline).build().expect("a tick thread");
+    scheduler.schedule_once(HOUR, || ()).expect("open");
+    until("it is woken for that", || scheduler.stats().wakeups() > 0);
+    let woken = scheduler.stats().wakeups();
+    (0..SOME).for_each(|_| drop(scheduler.schedule_once(HOUR * 2, || ()).expect("open")));
+    until("it is woken for more", || scheduler.stats().wakeups() > woken);
+}
+
 /// Cancelled tasks do not stay in a loop until their deadline, neither in a loop that sleeps nor in the inbox of a busy one.
 #[test]
 fn s09_cancelled_tasks_do_not_stay_in_a_message_loop() {

@@ -685,7 +685,8 @@ fn s07_timeouts_of_any_delays_wake_a_thread_that_has_known_an_earlier_one_not_ag
         spin_until(Instant::now() + Duration::from_micros(20));
     }
     let wakeups = scheduler.stats().wakeups();
-    assert!(wakeups <= lower + 2, "{wakeups} wake-ups, and {lower} that were the first ones");
+    // Some more, because tests beside this one may run short of slots. If it forgets, it wakes some hundred times.
+    assert!(wakeups <= lower + 10, "{wakeups} wake-ups, and {lower} that were the first ones");
 }
 
 /// Each timeout is cancelled before the tick thread has looked at it, and nothing else is pending. If the thread slept without a

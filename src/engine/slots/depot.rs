@@ -56,6 +56,11 @@ global!(DEPOT: LazyLock<Mutex<Depot>> = LazyLock::new(Mutex::default));
 /// The free slots are few. Relaxed: this is a hint, and the depot's lock tells what is true.
 static IS_SHORT: AtomicBool = AtomicBool::new(false);
 
+/// Returns true if a tick thread should add a block. A hint.
+pub(crate) fn is_short() -> bool {
+    IS_SHORT.load(Ordering::Relaxed)
+}
+
 pub(crate) fn depot() -> MutexGuard<'static, Depot> {
     lock(&DEPOT)
 }
@@ -65,7 +70,7 @@ static AHEAD: StdMutex<()> = StdMutex::new(());
 
 /// Adds a block if one will soon be needed. Tick threads call this. The depot is not locked while the system works.
 pub(crate) fn add_block_ahead() {
-    if !IS_SHORT.load(Ordering::Relaxed) {
+    if !is_short() {
         return;
     }
     let Ok(_alone) = AHEAD.try_lock() else { return }; // another tick thread is at it
