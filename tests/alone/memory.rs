@@ -4,18 +4,18 @@
 //! `TICKWHEEL_FULL=1` runs the full counts, as `scripts/storms` does.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Barrier, Mutex};
+use std::sync::{Arc, Barrier, Mutex, mpsc};
 use std::task::{Context, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{fmt, fs, thread};
 
-use crate::common::{at_least, count, digits, proc, process_of, until};
+use crate::common::{PATIENCE, at_least, count, digits, proc, process_of, until};
 use crate::{in_own_process, live};
 use tickwheel::delay::DelayQueue;
 use tickwheel::message_loop::{LoopThread, MessageLoop};
 use tickwheel::pool::JoinError;
 use tickwheel::rx::ExecutorScheduler;
-use tickwheel::{Cancellable, Inline, ManualClock, Scheduler, ThreadPool};
+use tickwheel::{Cancellable, Clock, Inline, ManualClock, Scheduler, Sleeper, ThreadPool};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -149,13 +149,28 @@ fn a_thread_that_runs_short_of_slots_wakes_the_tick_thread() {
     else {
         return;
     };
+    /// A clock that tells of each sleep.
+    struct Tells(ManualClock, mpsc::Sender<()>);
+    impl Clock for Tells {
+        fn now(&self) -> Instant {
+            self.0.now()
+        }
+        fn sleep(&self, sleeper: &Sleeper, until: Option<Instant>) {
+            _ = self.1.send(());
+            self.0.sleep(sleeper, until);
+        }
+    }
     const SOME: usize = 20_000; // of the first 32,768
-    let scheduler = Scheduler::builder().executor(Inline).build().expect("a tick thread");
+    let (tells, sleeps) = mpsc::channel();
+    let clock = Tells(ManualClock::new(), tells);
+    let scheduler = Scheduler::builder().clock(clock).executor(Inline).build();
+    let scheduler = scheduler.expect("a tick thread");
+    let sleeps_again = || sleeps.recv_timeout(PATIENCE).is_ok();
+    assert!(sleeps_again());
     scheduler.schedule_once(HOUR, || ()).expect("open");
-    until("it is woken for that", || scheduler.stats().wakeups() > 0);
-    let woken = scheduler.stats().wakeups();
+    assert!(sleeps_again(), "it was woken for that");
     (0..SOME).for_each(|_| drop(scheduler.schedule_once(HOUR * 2, || ()).expect("open")));
-    until("it is woken for more", || scheduler.stats().wakeups() > woken);
+    assert!(sleeps_again(), "it was woken for more");
 }
 
 /// Cancelled tasks do not stay in a loop until their deadline, neither in a loop that sleeps nor in the inbox of a busy one.
