@@ -329,11 +329,18 @@ impl Filing<'_> {
             let (len, stale) = (sample.len(), sample.filter(|entry| !is_live(*entry)).count());
             self.looks = 2 * stale > len;
             if self.looks {
-                incoming.retain(|entry| is_live(*entry));
+                incoming.retain(|entry| {
+                    let is_live = is_live(*entry);
+                    if !is_live {
+                        self.earliest = self.earliest.min(entry.moment());
+                    }
+                    is_live
+                });
             }
         }
         self.dropped = 0;
-        for entry in incoming.drain(..) {
+        // They stay there until all are filed, for a shutdown after a fault.
+        for entry in incoming.iter().copied() {
             if entry.is_due_now() {
                 ready.insert(entry);
                 continue;
@@ -344,5 +351,6 @@ impl Filing<'_> {
                 ready.insert(entry);
             }
         }
+        incoming.clear();
     }
 }
