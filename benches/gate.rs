@@ -75,14 +75,14 @@ const OPERATIONS: &[Operation] = &[
         run: cancel_and_drop,
     },
     Operation { name: "reset", instructions: 149.0, allocations: 0.0, run: reset },
-    Operation { name: "churn", instructions: 523.0, allocations: 0.002, run: churn },
+    Operation { name: "churn", instructions: 508.0, allocations: 0.002, run: churn },
     Operation {
         name: "churn-sweep",
         instructions: 675.0,
         allocations: 0.002,
         run: churn_with_sweep,
     },
-    Operation { name: "take-in", instructions: 99.0, allocations: 0.002, run: take_in },
+    Operation { name: "take-in", instructions: 96.0, allocations: 0.002, run: take_in },
     Operation {
         name: "take-in-dead",
         instructions: 47.0,
@@ -91,7 +91,7 @@ const OPERATIONS: &[Operation] = &[
     },
     Operation { name: "fire-inline", instructions: 434.0, allocations: 0.002, run: fire },
     Operation { name: "hand-over", instructions: 32.0, allocations: 0.002, run: hand_over },
-    Operation { name: "repetition", instructions: 700.0, allocations: 0.002, run: repetition },
+    Operation { name: "repetition", instructions: 688.0, allocations: 0.002, run: repetition },
     Operation { name: "timeout-ready", instructions: 154.0, allocations: 0.0, run: timeout_ready },
     Operation {
         name: "timeout-pending",

@@ -192,12 +192,12 @@
 //! | schedule | 420 | 299 | its steps are one function for the compiler; an entry is two words, a key one; no outcomes of earlier tasks |
 //! | cancel | 238 | 148 | the closure is dropped where it lies, or forgotten if it owns nothing; the holder tells whose the task is; what ends stays in registers |
 //! | reset to later | 171 | 146 | its lane is found without a call |
-//! | take-in | 163 | 95 | one division; no bitmap where a block has room |
-//! | take-in, cancelled | 158 | 44 | a look at the holder as the record is read, while most of the last ones were stale; none if a later filing of its slot comes right behind it |
+//! | take-in | 163 | 93 | one division; no bitmap where a block has room |
+//! | take-in, cancelled | 158 | 45 | a look at the holder as the record is read, while most of the last ones were stale; none if a later filing of its slot comes right behind it |
 //! | hand-over | 144 | 30 | rows for the scheduler's executor are copied at once, and nothing of them is remembered; what the wheel gives out becomes the ready queue without a copy |
 //! | fire inline | 640 | 421 | one claim, one call into the engine for a batch, the closure runs where it lies, far entries are not copied twice |
-//! | repetition | 902 | 672 | the same; its record is published without a call |
-//! | cancel and schedule | 920 | 497 | the same |
+//! | repetition | 902 | 664 | the same; its record is published without a call |
+//! | cancel and schedule | 920 | 489 | the same |
 //!
 //! In alternating runs of `benches/peers` (medians of four) the process took 74 ns for a schedule (W1) where it had
 //! taken 80, 88 in a fresh process (134), 48 for a cancel (W3; 56), and 83 for a pair of cancel and schedule (W4; 95).

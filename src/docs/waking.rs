@@ -160,15 +160,15 @@
 //! now rings at any threshold.
 //!
 //! **Cancelled in the meantime.** A tick thread that was woken for a task which is cancelled by then sleeps towards
-//! that task's deadline anyway, once. Programs that set a timeout and cancel it a microsecond later would otherwise
+//! that task's deadline anyway, until it has passed: once for nothing. Programs that set a timeout and cancel it a microsecond later would otherwise
 //! find the thread asleep without a deadline each time, and wake it each time.
 //!
 //! ## Wake-ups for which nothing is due
 //!
-//! Two bounds on memory wake the sleeper whatever the deadlines are: the producer that fills each 256th block of all lanes
-//! (32,768 records), and the canceller of each 8192nd task of a thread. Each costs one look at the threshold in thousands
-//! of calls. Producers that are held back because they are far ahead ring before each of their looks. If such a wake-up
-//! were lost, only a sweep would be late, and no task.
+//! Memory wakes the sleeper whatever the deadlines are: the producer that fills each 256th block of all lanes (32,768
+//! records), or any block while slots run short, and the canceller of each 8192nd task of a thread. So few calls cost a
+//! look at the threshold. Producers that are held back because they are far ahead ring before each of their looks. If such a wake-up
+//! were lost, only a sweep would be late, or a producer would add slots itself, and no task would be late.
 //!
 //! The sleeper may also set itself a time, if it has a thread: for memory that stayed free, for executors that have
 //! refused, and for far entries that have to be brought near.

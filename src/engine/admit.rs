@@ -78,8 +78,9 @@ impl Publication<'_> {
     pub(super) fn ring(self) -> bool {
         let Some((entry, has_filled)) = self.published else { return false };
         // Now and then a full block wakes the engine whatever is due, or a flow of tasks that are due late would fill
-        // the memory while the engine sleeps. And so that it adds slots before a producer has to.
-        let is_much = has_filled && (Intake::is_much(self.shared.filled()) || depot::is_short());
+        // the memory while the engine sleeps. Also if slots run short, so that it adds some before a producer has to.
+        let is_much =
+            has_filled && (Intake::is_much(self.shared.filled()) || depot::wants_a_block());
         self.shared.bell.ring_if_earlier(entry.moment(), entry.is_due_now() || is_much);
         has_filled
     }

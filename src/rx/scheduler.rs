@@ -51,8 +51,8 @@ impl ExecutorScheduler {
     /// that runs inline schedules another one, the call returns at once, and the new task runs on the same stack after that task's
     /// batch. So any number of workers that schedule on each other keep the stack flat. But such a task must not *wait*
     /// for a task of another inline worker, because that one cannot start on this thread before the first has ended.
-    /// A call that resets a task, or schedules one for later, runs none. What such a call has queued runs in the worker's timers, and
-    /// a task without a delay that comes meanwhile runs behind it.
+    /// A call that resets a task, or schedules one for later, runs none. The worker's timers run what such a call has queued, and
+    /// then also the tasks without a delay that have come meanwhile.
     ///
     /// A call that runs its task also runs what other threads and other inline workers bring in the meantime. If they never stop, it
     /// returns after about 100 ms (by the worker's clock, and at the end of a batch of 64 tasks), and the scheduler's tick

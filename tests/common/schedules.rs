@@ -80,6 +80,33 @@ where
     }
 }
 
+/// Returns a schedule over `timers` that puts each handle into a wrapper.
+pub(crate) fn wrapping<C: Cancel>(
+    timers: &(impl Schedule + Clone + 'static),
+    wrap: impl Fn(Cancellable) -> C + Send + Sync + 'static,
+) -> impl Schedule + 'static {
+    let (clock, timers) = (timers.clone(), timers.clone());
+    let take = move |due: Due, task| -> Result<Cancellable, ScheduleError> {
+        Ok(Cancellable::from(Arc::new(wrap(due.on(&timers, task)?))))
+    };
+    TasksOnly::new(move || clock.now(), take)
+}
+
+/// A handle that knows no reset.
+pub(crate) struct Fixed(pub(crate) Cancellable);
+
+impl Cancel for Fixed {
+    fn cancel(&self) -> bool {
+        self.0.cancel()
+    }
+    fn is_cancelled(&self) -> bool {
+        self.0.is_cancelled()
+    }
+    fn is_done(&self) -> bool {
+        self.0.is_done()
+    }
+}
+
 /// A schedule whose tasks run when the test says so. A pool would run them on several threads, in any order. Here they
 /// run inside of each other, which is the same to a layer. Clones are the same schedule.
 #[derive(Clone, Default)]

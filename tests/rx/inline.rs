@@ -7,41 +7,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::log::Log;
-use crate::common::schedules::{Due, TasksOnly};
+use crate::common::schedules::{Due, Fixed, TasksOnly, wrapping};
 use crate::common::{OnDrop, PATIENCE, driven, panic_on_purpose, silence, until};
 use tickwheel::message_loop::{MessageLoop, TaskRunner};
 use tickwheel::rx::{ExecutorScheduler, Worker};
-use tickwheel::{
-    Cancel, Cancellable, DueTask, Executor, Inline, Schedule, Scheduler, Task, ThreadPool,
-};
+use tickwheel::{Cancellable, DueTask, Executor, Inline, Scheduler, Task, ThreadPool};
 
 const MS: Duration = Duration::from_millis(1);
 const HOUR: Duration = Duration::from_secs(3600);
-
-/// A handle that cannot move its task.
-struct Fixed(Cancellable);
-
-impl Cancel for Fixed {
-    fn cancel(&self) -> bool {
-        self.0.cancel()
-    }
-    fn is_cancelled(&self) -> bool {
-        self.0.is_cancelled()
-    }
-    fn is_done(&self) -> bool {
-        self.0.is_done()
-    }
-}
-
-fn fixed(handle: Cancellable) -> Cancellable {
-    Cancellable::from(Arc::new(Fixed(handle)))
-}
-
-/// Timers that cannot move. So a reset needs another timer, or queues the task.
-fn fixed_timers(timers: impl Schedule + Clone + 'static) -> impl Schedule + Executor + 'static {
-    let clock = timers.clone();
-    TasksOnly::new(move || clock.now(), move |due: Due, task| Ok(fixed(due.on(&timers, task)?)))
-}
 
 /// An inline worker whose time another inline worker keeps.
 fn over_a_worker(timers: &Scheduler) -> Worker {
@@ -130,7 +103,7 @@ fn a_reset_runs_nothing_in_the_call_also_if_the_executor_finishes() {
         let worker = if is_own {
             Worker::new(runner.clone())
         } else {
-            ExecutorScheduler::over(runner.clone(), fixed_timers(timers)).worker()
+            ExecutorScheduler::over(runner.clone(), wrapping(&timers, Fixed)).worker()
         };
         let lock = Arc::new(Mutex::new(()));
         let (of_task, log) = (Arc::clone(&lock), Log::default());
@@ -153,7 +126,7 @@ fn a_reset_runs_nothing_in_the_call_also_if_the_executor_finishes() {
     }
     let pool = Arc::new(ThreadPool::new(1));
     let (timers, _driver) = driven();
-    let worker = ExecutorScheduler::over(Arc::clone(&pool), fixed_timers(timers)).worker();
+    let worker = ExecutorScheduler::over(Arc::clone(&pool), wrapping(&timers, Fixed)).worker();
     let (ran, says) = (Arc::new(AtomicBool::new(false)), mpsc::channel());
     let has_run = Arc::clone(&ran);
     let task = worker.schedule_after(HOUR, move || has_run.store(true, Ordering::Relaxed));
@@ -231,7 +204,7 @@ fn a_reset_through_any_number_of_inline_workers_stays_in_virtual_time() {
         for _ in 1..depth {
             keeper = ExecutorScheduler::over(Inline, keeper).worker();
         }
-        let worker = ExecutorScheduler::over(Inline, fixed_timers(keeper)).worker();
+        let worker = ExecutorScheduler::over(Inline, wrapping(&keeper, Fixed)).worker();
         let (on, said) = (Arc::new(Mutex::new(None)), mpsc::channel());
         let (ran_on, tell) = (Arc::clone(&on), said.0);
         let task = worker.schedule_after(HOUR, move || {
@@ -266,7 +239,7 @@ fn a_drain_from_a_nested_loop_runs_at_once_also_in_a_call_that_runs_none() {
                 tasks.into_iter().for_each(DueTask::run);
                 in_the_loop.say(2);
             }
-            Ok(fixed(due.on(&kept, task)?))
+            Ok(Cancellable::from(Arc::new(Fixed(due.on(&kept, task)?))))
         },
     );
     let task = ExecutorScheduler::over(Inline, odd).worker().schedule_after(HOUR, || ());
@@ -285,7 +258,7 @@ fn a_reset_in_a_thread_that_ends_runs_nothing_in_the_call() {
     type AtEnd = OnDrop<Box<dyn FnMut()>>;
     thread_local!(static END: RefCell<Option<AtEnd>> = const { RefCell::new(None) });
     let (timers, _driver) = driven();
-    let worker = ExecutorScheduler::over(Inline, fixed_timers(timers.clone())).worker();
+    let worker = ExecutorScheduler::over(Inline, wrapping(&timers, Fixed)).worker();
     let (said, ran_on) = mpsc::channel();
     let task = worker.schedule_after(HOUR, move || _ = said.send(thread::current().id()));
     let other = ExecutorScheduler::new(Inline, &timers).worker();
@@ -313,7 +286,7 @@ fn a_reset_of_a_worker_whose_keeper_waits_for_it_is_not_lost() {
                 }
                 _ => due.on(&kept, task)?,
             };
-            Ok(fixed(handle))
+            Ok(Cancellable::from(Arc::new(Fixed(handle))))
         });
         let worker = ExecutorScheduler::over(Inline, to_the_other).worker();
         assert!(workers[own].set(worker).is_ok());

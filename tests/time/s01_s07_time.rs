@@ -664,6 +664,11 @@ fn s07_a_thread_that_finds_a_timeout_cancelled_sleeps_as_if_it_were_not() {
     assert_eq!(turn(), Some(sooner), "also if a later filing of its slot came right behind it");
     clock.advance(MILLI * 5);
     assert!(turn().is_none_or(|until| until > sooner), "once is enough");
+    let many = clock.now() + MILLI * 20;
+    let task = |n| scheduler.schedule_at(many + MILLI * n, || ()).expect("open");
+    let handles: Vec<_> = (0..32).map(task).collect();
+    assert!(handles.iter().all(tickwheel::Cancellable::cancel));
+    assert_eq!(turn(), Some(many), "also if most of a batch were cancelled");
     drop(go);
 }
 

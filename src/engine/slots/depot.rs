@@ -57,7 +57,7 @@ global!(DEPOT: LazyLock<Mutex<Depot>> = LazyLock::new(Mutex::default));
 static IS_SHORT: AtomicBool = AtomicBool::new(false);
 
 /// Returns true if a tick thread should add a block. A hint.
-pub(crate) fn is_short() -> bool {
+pub(crate) fn wants_a_block() -> bool {
     IS_SHORT.load(Ordering::Relaxed)
 }
 
@@ -70,7 +70,7 @@ static AHEAD: StdMutex<()> = StdMutex::new(());
 
 /// Adds a block if one will soon be needed. Tick threads call this. The depot is not locked while the system works.
 pub(crate) fn add_block_ahead() {
-    if !is_short() {
+    if !wants_a_block() {
         return;
     }
     let Ok(_alone) = AHEAD.try_lock() else { return }; // another tick thread is at it
