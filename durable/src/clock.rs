@@ -9,6 +9,9 @@
 //! - DB-CLOCK-1 This process never reads a wall clock of its own. So it does not matter what time it is here.
 //! - DB-CLOCK-2 The instant that is returned is the latest that is possible. So a worker that waits for it and then asks
 //!   the database finds that the time has come, unless a clock was set, or drifts more than [`DRIFT`].
+//! - DB-CLOCK-3 When an answer shows that a clock was set, a look follows that begins after [`learn`](DatabaseClock::learn), also if the
+//!   answer was that of a look. Whoever expects a timer has the clock locked from where it reads an instant until the dispatcher has that.
+//!   So what was expected at a wrong instant was in the database before that look, which finds it and expects it anew.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 

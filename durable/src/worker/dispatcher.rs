@@ -54,7 +54,8 @@ const MOST_CLAIMED: u32 = 500;
 /// If another worker has taken what was due, a look follows after this time: that worker may die.
 const AFTER_OTHERS: Duration = Duration::from_secs(1);
 
-/// If there are more timers than was known, a look follows after this time, one for all that tell of more in the meantime.
+/// If there are more timers than was known, or a clock was set, a look follows after this time, one for all that tell of more in the
+/// meantime.
 const SOON: Duration = Duration::from_millis(100);
 
 /// For how long a worker is on the list of those that live. It is renewed with a look, which is made once a minute at least.
@@ -439,10 +440,17 @@ impl<'a> Dispatcher<'a> {
         Ok(&mut **self.connection.insert(connected))
     }
 
-    /// Takes in the database's time. Returns true if a clock was set: what is expected comes at other instants then.
-    pub(super) fn learn(&mut self, sent: Instant, now: SystemTime) -> bool {
-        let received = self.shared.scheduler.now();
-        self.shared.clock().learn(sent, received, now)
+    /// Takes in the database's time. If a clock was set, what is expected, and what limits hold back, comes at other instants, so a
+    /// look follows (DB-CLOCK-3). Not at once, because the clock of a store may count in seconds. If somebody else wants a look just
+    /// then, that may come with this one.
+    pub(super) fn learn(&mut self, sent: Instant, now: SystemTime) {
+        let shared = self.shared;
+        let received = shared.scheduler.now();
+        let was_set = shared.clock().learn(sent, received, now);
+        if was_set {
+            let held_back = self.held_back.iter().map(|kind| Cause::HeldBack(*kind));
+            held_back.chain([Cause::News]).for_each(|cause| shared.wake_after(cause, SOON));
+        }
     }
 
     fn next_poll(&self) {
@@ -617,9 +625,7 @@ impl<'a> Dispatcher<'a> {
         let claimed = self.connection()?.claim(&claim)?;
         count(&shared.counters.claims, 1);
         sight::claimed(claim.kind);
-        if self.learn(sent, claimed.now) {
-            shared.look_now();
-        }
+        self.learn(sent, claimed.now);
         // A batch, and the server's triggers, tell of the first of their timers only.
         let next = claimed.next.filter(|next| *next <= claimed.now + HORIZON);
         let next = next.filter(|next| !shared.is_expected(kind, *next));

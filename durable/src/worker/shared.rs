@@ -521,9 +521,8 @@ impl Shared {
 
     fn expect_as(&self, cause: fn(usize, i64) -> Cause, kind: usize, wake: SystemTime) {
         let wake = grain_of(wake);
-        let clock = self.clock();
+        let clock = self.clock(); // until the cause is in (DB-CLOCK-3)
         let instant = clock.is_known().then(|| clock.instant(from_micros(wake)));
-        drop(clock);
         // The first look may be under way, and may not have seen it.
         let Some(instant) = instant else { return self.look_now() };
         if instant <= self.scheduler.now() + HORIZON {

@@ -228,6 +228,48 @@ fn what_a_worker_knows_alone_follows_a_clock_that_is_set() {
     assert_eq!(causes.iter().map(|cause| cause.key).collect::<Vec<_>>(), [mine]);
 }
 
+/// The answer to any question may be the first to show that. What is expected of a kind that the question was not about comes
+/// earlier then, and so does what was put in while the question was under way, of which its answer knows nothing.
+#[test]
+fn a_clock_that_is_set_is_noticed_by_every_answer() {
+    let ahead = SECOND * 50;
+    for notice in ["a look", "a poll", "a check", "a claim"] {
+        let still = Still::new(|worker| {
+            let worker = worker.handle("mail", |_| Ok(())).handle("bill", |_| Ok(()));
+            worker.handle("slow", |_| Ok(())).rate(1, SECOND * 60)
+        });
+        let (shared, now) = (&still.shared, still.clock.now());
+        let mut dispatcher = Dispatcher::new(shared, None);
+        let here = shared.scheduler.now();
+        shared.clock().learn(here, here, now - ahead); // before the database's clock was set
+        let wake = now + SECOND * 60;
+        still.timers.schedule(&NewTimer::new("bill", "1", SECOND * 60)).expect("scheduled");
+        shared.expect(1, wake);
+        dispatcher.held_back.insert(2); // as its rate says by the old time
+        shared.wake_after(Cause::HeldBack(2), SECOND * 90);
+        match notice {
+            "a look" => dispatcher.look(WAKES).expect("a look"),
+            "a poll" => dispatcher.look(1).expect("a look"),
+            "a check" => {
+                dispatcher.must_check(0, now);
+                dispatcher.check().expect("a look");
+            }
+            _ => assert!(!dispatcher.claim(0, 1).expect("a claim")),
+        }
+        still.clock.advance_to(now + SECOND);
+        let causes = std::iter::from_fn(|| shared.causes.try_next());
+        let causes: HashSet<_> = causes.map(|cause| cause.key).collect();
+        assert_eq!(causes, HashSet::from([Cause::News, Cause::HeldBack(2)]), "{notice}");
+        causes.into_iter().for_each(|cause| dispatcher.take_in(cause));
+        assert!(dispatcher.must_look && dispatcher.held_back.is_empty(), "{notice}");
+        dispatcher.look(WAKES).expect("a look");
+        let due = Cause::Due(1, micros(wake));
+        assert_eq!(shared.causes.deadline(&due), Some(here + SECOND * 60), "{notice}");
+        still.clock.advance_to(now + SECOND * 2);
+        assert!(shared.causes.try_next().is_none(), "{notice}: it was noticed once");
+    }
+}
+
 /// Panics whenever it is called, as one that prints to a stderr that nobody reads may do.
 struct Panics;
 
