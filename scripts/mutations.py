@@ -1530,6 +1530,9 @@ MUTATIONS = [
      durable_unit("a_clock_that_is_set_is_noticed")),
     ("durable: a clock that was set, a rate holds back as before", "durable/src/worker/dispatcher.rs",
      "held_back.chain([Cause::News])", "held_back.take(0).chain([Cause::News])", durable_unit("a_clock_that_is_set_is_noticed")),
+    ("durable: an outage, what works for another purpose ends it", "durable/src/worker/runner.rs",
+     "let part = Part::Handlers(handler.purpose());", "let part = Part::Handlers(Purpose::Worker);",
+     durable("worker") + ["an_outage_of_some_handlers"]),
     # The page for operators of durable timers
     ("a text of a timer that is not escaped", "durable/web/src/html.rs",
      """'<' => self.into.push_str("&lt;"),""", """'<' => self.into.push('<'),""",

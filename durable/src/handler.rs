@@ -15,7 +15,7 @@ use crate::clock::{from_micros, micros};
 use crate::failure::{Failure, HandlerResult};
 use crate::history::Attempt;
 use crate::panics::{caught, quietly};
-use crate::store::{AnyTransaction, TransactionType};
+use crate::store::{AnyTransaction, Purpose, TransactionType};
 use crate::timer::Timer;
 use tickwheel::Scheduler;
 use tickwheel::time::Sleep;
@@ -470,6 +470,11 @@ impl Handler {
     /// Returns the type of transaction that it works in.
     pub(crate) fn transaction_type(&self) -> Option<TypeId> {
         if let Handler::InTransaction(of, _) = self { Some(*of) } else { None }
+    }
+
+    /// Returns what the connections of its runs are for.
+    pub(crate) fn purpose(&self) -> Purpose {
+        self.transaction_type().map_or(Purpose::Worker, Purpose::Handler)
     }
 
     pub(crate) fn is_async(&self) -> bool {

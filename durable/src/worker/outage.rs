@@ -11,13 +11,15 @@ use std::time::{Duration, Instant};
 use super::shared::Shared;
 use crate::error::Error;
 use crate::failure::Retry;
+use crate::store::Purpose;
 
 /// A part of a worker that uses connections of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
     Dispatcher,
     Finisher,
-    Handlers,
+    /// Those of the kinds whose connections are for this purpose. A pool for one purpose may be away while the others are not.
+    Handlers(Purpose),
     Listener,
 }
 

@@ -74,7 +74,7 @@ const MOST_STARTS: usize = 100;
 fn next_jobs(shared: &Shared, kind: usize) -> Option<Vec<Job>> {
     loop {
         // Before the lock: those that wait for a turn lock the other way round.
-        let turn = shared.time_to_try_again(Part::Handlers);
+        let turn = shared.time_to_try_again(Part::Handlers(shared.kinds[kind].handler.purpose()));
         let mut state = shared.state();
         let line = &state.lines[kind];
         // A thread that was started in place of a stuck one ends when the stuck one comes back.
@@ -118,19 +118,19 @@ fn next_jobs(shared: &Shared, kind: usize) -> Option<Vec<Job>> {
 
 /// Tries the database in the place of runs that have given up (OUTAGE-1), as their kind uses it.
 fn try_again(shared: &Shared, kind: usize) {
-    if !shared.time_to_turn(Part::Handlers).is_zero() {
+    let purpose = shared.kinds[kind].handler.purpose();
+    if !shared.time_to_turn(Part::Handlers(purpose)).is_zero() {
         return; // it is the turn of somebody else
     }
-    let of = shared.kinds[kind].handler.transaction_type();
-    let tried = shared.timers.lend(of.map_or(Purpose::Worker, Purpose::Handler), |connection| {
+    let tried = shared.timers.lend(purpose, |connection| {
         connection.now()?;
         connection.start_all(&[])
     });
     match tried {
         Err(error) if error.is_of_the_connection() || matches!(error, Error::Busy) => {
-            shared.has_failed(Part::Handlers, &error);
+            shared.has_failed(Part::Handlers(purpose), &error);
         }
-        _ => shared.has_worked(Part::Handlers),
+        _ => shared.has_worked(Part::Handlers(purpose)),
     }
 }
 
@@ -189,7 +189,8 @@ fn write_starts(shared: &Shared, mut jobs: Vec<Job>) -> Vec<Job> {
         count(&shared.counters.lost, 1);
         shared.forget(&mut shared.state(), job.timer.fence);
     };
-    while !jobs.is_empty() && shared.await_turn(Part::Handlers) && !shared.is_stopping() {
+    let part = Part::Handlers(Purpose::Worker);
+    while !jobs.is_empty() && shared.await_turn(part) && !shared.is_stopping() {
         let (current, late): (Vec<_>, _) =
             jobs.into_iter().partition(|job| job.tenure.is_current());
         jobs = current;
@@ -201,7 +202,7 @@ fn write_starts(shared: &Shared, mut jobs: Vec<Job>) -> Vec<Job> {
         let start = |connection: &mut dyn Connection| connection.start_all(&starts);
         match shared.timers.lend(Purpose::Worker, start) {
             Ok(started) => {
-                shared.has_worked(Part::Handlers);
+                shared.has_worked(part);
                 jobs.retain(|job| {
                     let fence = job.timer.fence;
                     let is_started = started.changed.contains(&fence);
@@ -216,7 +217,7 @@ fn write_starts(shared: &Shared, mut jobs: Vec<Job>) -> Vec<Job> {
                 return jobs;
             }
             Err(Error::Busy) => break,
-            Err(error) if error.is_of_the_connection() => shared.has_failed(Part::Handlers, &error),
+            Err(error) if error.is_of_the_connection() => shared.has_failed(part, &error),
             // A trigger of the user's may be against one of them.
             Err(_) if jobs.len() > 1 => {
                 return jobs.into_iter().flat_map(|job| write_starts(shared, vec![job])).collect();
@@ -305,32 +306,32 @@ fn transact(shared: &Shared, job: &Job, limit: Duration, run: Run<'_>) -> Ended 
     let start = shared.writes_start(job).then_some(job.timer.attempts);
     let kind = &shared.kinds[job.kind];
     let (handler, has_limits) = (&kind.handler, kind.has_limits());
-    let Some(of) = handler.transaction_type() else { return Ended::NotCalled };
+    let part = Part::Handlers(handler.purpose());
     let mut work = Work { run, start, has_limits, handler, result: None, record };
     let is_over = || shared.is_stopping() || !job.tenure.is_current();
     let mut has_tried = false;
     let transacted = loop {
-        if !shared.await_turn_unless(Part::Handlers, is_over) || !job.tenure.is_current() {
+        if !shared.await_turn_unless(part, is_over) || !job.tenure.is_current() {
             return if has_tried { has_no_transaction(shared, job) } else { Ended::NotCalled };
         }
         has_tried = true;
-        let transacted = shared.timers.lend(Purpose::Handler(of), |connection| {
-            connection.transact(&finish, limit, &mut work)
-        });
+        let transacted = shared
+            .timers
+            .lend(handler.purpose(), |connection| connection.transact(&finish, limit, &mut work));
         match transacted {
             // A connection that was lost while nobody used it is no failure of the handler.
             Err(error)
                 if work.result.is_none()
                     && (error.is_of_the_connection() || matches!(error, Error::Busy)) =>
             {
-                shared.has_failed(Part::Handlers, &error);
+                shared.has_failed(part, &error);
             }
             other => break other,
         }
     };
     match &transacted {
-        Ok(_) => shared.has_worked(Part::Handlers),
-        Err(error) if error.is_of_the_connection() => shared.has_failed(Part::Handlers, error),
+        Ok(_) => shared.has_worked(part),
+        Err(error) if error.is_of_the_connection() => shared.has_failed(part, error),
         Err(error) => shared.report(error),
     }
     match transacted {

@@ -243,6 +243,31 @@ fn an_outage_in_which_all_runs_give_up_is_over_when_it_is() {
     assert!(worker.stop(PATIENCE));
 }
 
+/// A pool for handlers in transactions is away, say. Others of the worker use the database in the meantime.
+#[test]
+fn an_outage_of_some_handlers_lasts_while_others_work() {
+    let is_away = Arc::new(AtomicBool::new(true));
+    let store = Foreign { is_away: Arc::clone(&is_away), ..foreign() };
+    let timers = Timers::with_store(store).expect("it opens");
+    let (tell, told) = mpsc::channel();
+    let tell_of_end = tell.clone();
+    let worker = timers.worker().on_error(move |error| _ = tell.send(error.to_string()));
+    let worker = worker.on_recovery(move |_| _ = tell_of_end.send("over".to_owned()));
+    let worker = worker.handle_in::<Lines<'static>>("mail", |_, _| Ok(()));
+    let worker = worker.handle("plain", |_| Ok(())).retry(quick(1)); // each start is written
+    let worker = worker.start(Scheduler::global()).expect("it starts");
+    timers.schedule(&mail("1", NOW)).expect("scheduled");
+    let out = told.recv_timeout(PATIENCE).expect("it is told");
+    for times in 1..=3 {
+        timers.schedule(&NewTimer::new("plain", "1", NOW)).expect("scheduled");
+        until("others work", || worker.stats().done == times);
+    }
+    is_away.store(false, Ordering::Relaxed);
+    until("it is done", || worker.stats().done == 4);
+    assert!(worker.stop(PATIENCE));
+    assert_eq!(told.try_iter().collect::<Vec<_>>(), ["over"], "{out}");
+}
+
 /// What is suspected is not given back, so that the next worker suspects it too. Its start was written, and did not happen.
 #[test]
 fn a_suspected_run_that_had_no_transaction_before_a_stop_uses_up_no_attempt() {
