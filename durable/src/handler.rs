@@ -347,7 +347,7 @@ impl Run<'_> {
     /// their own for the timers' database: sqlx, diesel, or any other. Execute it in the transaction in which the handler does its
     /// work, and commit that. Then the work and the end of the timer are committed together or not at all, so the run is
     /// **exactly-once**. The statement fails, with the SQLSTATE `TW001`, if the run is not this worker's any more, or was
-    /// completed before.
+    /// completed before. It needs the rights of the [role that works](crate#migrations).
     ///
     /// ```ignore
     /// worker.handle_async("cancel order", move |run| {
@@ -499,12 +499,6 @@ impl Handler {
 pub struct Work<'a> {
     pub(crate) run: Run<'a>,
     pub(crate) start: Option<u32>,
-    /// Its kind has limits over all processes, so it is the caller's only as long as there is its hold (STORE-9).
-    #[cfg_attr(
-        not(any(feature = "sqlite", feature = "postgres")),
-        expect(dead_code, reason = "only this crate's stores ask")
-    )]
-    pub(crate) has_limits: bool,
     pub(crate) handler: &'a Handler,
     /// What the handler has returned.
     pub(crate) result: Option<HandlerResult>,

@@ -24,7 +24,8 @@
 //! - STORE-9 What a claim with [`Limits`] takes, it also writes down as held: the fencing number, the kind and the group, until the
 //!   lease ends. A hold lasts until that time, or until `let_go`, whatever becomes of the timer. Claims of a kind with limits come one
 //!   after the other, and each counts all holds of the kind that were committed before. So no two claims see the same room. A run of
-//!   which the hold is gone is no more the caller's for `transact`, and until that has ended the hold stays, also beyond its time.
+//!   which the hold is gone is no more the caller's for `transact` or a completion, and until the transaction of these has ended the
+//!   hold stays, also beyond its time.
 //! - STORE-10 An outcome and its row in the history are committed together. `finish` writes [`Finish::record`] of each run that it
 //!   changes, and of no other. `transact` writes [`Work::record`] when the handler has returned. A completion writes that of its
 //!   own.
@@ -899,12 +900,15 @@ pub struct Finish {
     /// When the timer woke, if that was later than it was due: it was put off, or is tried again. With [`Then::Release`] it wakes
     /// then again, so it stands where it stood, and nobody takes it for one that has only just become due.
     pub woke: Option<SystemTime>,
+    /// Its kind has limits over all processes. So for `transact` and a completion it is the caller's only as long as there is its hold
+    /// (STORE-9).
+    pub(crate) has_limits: bool,
 }
 
 impl Finish {
     /// What became of an attempt, the `attempts`-th of its run of the timer.
     pub fn new(run: RunId, attempts: u32, then: Then) -> Finish {
-        Finish { run, attempts, then, record: None, woke: None }
+        Finish { run, attempts, then, record: None, woke: None, has_limits: false }
     }
 
     /// Sets its row in the history.

@@ -41,7 +41,7 @@ use postgres::{Client, GenericClient, Row, Socket};
 use self::address::Address;
 use self::attempts::Attempts;
 use self::link::{Lent, Own};
-use self::session::Session;
+use self::session::{Session, and_held};
 pub use self::table::{Within, within};
 use crate::clock::{LATEST, from_micros, micros};
 use crate::error::{Error, Result};
@@ -507,8 +507,9 @@ impl Store for Postgres {
         let past = finish.record.as_deref().map(|record| history::of_completion(record, &of_run));
         let past = past.unwrap_or_default();
         let statement = format!(
-            "WITH mine AS ({change} WHERE {of_run} RETURNING id){past}
-            SELECT CASE WHEN count(*) = 1 THEN 1 ELSE tickwheel_refuse_completion() END FROM mine"
+            "WITH mine AS ({change} WHERE {of_run} {} RETURNING id){past}
+            SELECT CASE WHEN count(*) = 1 THEN 1 ELSE tickwheel_refuse_completion() END FROM mine",
+            and_held(finish)
         );
         Some(placed(&statement, self.schema.as_deref()).into_owned())
     }

@@ -46,6 +46,16 @@ const RUNNING: &str = "SELECT t.fence FROM tickwheel_timers t JOIN unnest($1::bi
 /// For how long a transaction waits for a lock. The time that the role's statements may take does not end that wait.
 const WAIT: &str = "SET LOCAL lock_timeout = '10s'; SET LOCAL statement_timeout = 0;";
 
+/// The hold of a run, which stays until the transaction has ended (STORE-9). One that somebody has locked against this has ended, and is
+/// about to be removed.
+const HOLD: &str = "SELECT 1 FROM tickwheel_holds WHERE fence = $1 FOR KEY SHARE SKIP LOCKED";
+
+/// The condition that a run has its hold, if its kind has limits.
+pub(super) fn and_held(finish: &Finish) -> String {
+    let hold = HOLD.replace("$1", &finish.run.fence.to_string());
+    if finish.has_limits { format!("AND EXISTS ({hold})") } else { String::new() }
+}
+
 /// A connection, as workers and calls use it.
 pub(super) struct Session<L> {
     link: L,
@@ -421,11 +431,7 @@ impl<L: Link> Connection for Session<L> {
         let mut transaction = self.link.begin().map_err(failed)?;
         let limit = delay_millis(limit).clamp(1, i64::from(i32::MAX));
         let RunId { id, fence } = finish.run;
-        let and_held = if work.has_limits {
-            format!("AND EXISTS (SELECT FROM tickwheel_holds WHERE fence = {fence})")
-        } else {
-            String::new()
-        };
+        let and_held = and_held(finish);
         // The start is committed in the same round trip, so little time passes until the handler is called.
         let start = work.start().map_or(String::new(), |attempts| {
             format!(
@@ -445,9 +451,7 @@ impl<L: Link> Connection for Session<L> {
         let prepared = self.prepared.as_mut();
         let mut table = Within { client: &mut transaction, prepared, is_alone: false, schema };
         let finished = table.finish(std::slice::from_ref(finish))?;
-        // A hold that somebody has locked against this has ended, and is about to be removed.
-        let holds = "SELECT 1 FROM tickwheel_holds WHERE fence = $1 FOR KEY SHARE SKIP LOCKED";
-        let is_held = !work.has_limits || !table.query(holds, &[&fence])?.is_empty();
+        let is_held = !finish.has_limits || !table.query(HOLD, &[&fence])?.is_empty();
         if finished.changed.is_empty() || !is_held {
             return Ok(Transacted::Lost); // the drop of the transaction undoes it, here and below
         }
@@ -696,7 +700,7 @@ impl<C: Sql> Within<'_, C> {
         let (mut dues, mut gaps, mut errors) = (Vec::new(), Vec::new(), Vec::new());
         let (mut attempts, mut keys, mut wokes) = (Vec::new(), Vec::new(), Vec::new());
         let mut past = Rows::default();
-        for Finish { run, attempts: started, then, record, woke } in runs {
+        for Finish { run, attempts: started, then, record, woke, .. } in runs {
             record.iter().for_each(|record| past.push(record));
             let text = |error: &String| Some(error.replace('\0', " "));
             let at = |due: &SystemTime| Some(from_micros(micros(*due)));

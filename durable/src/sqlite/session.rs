@@ -247,14 +247,14 @@ impl Connection for Session {
             if let Some(attempts) = work.start() {
                 let transaction = begin(client)?;
                 let table = Within { client: &transaction, time: None };
-                if !table.is_held(finish.run, work)? || !table.start(finish.run, attempts)? {
+                if !table.is_held(finish)? || !table.start(finish.run, attempts)? {
                     return Ok(Transacted::Lost);
                 }
                 transaction.commit().map_err(failed)?;
             }
             let mut transaction = begin(client)?;
             let table = Within { client: &transaction, time: Some(self.file.now()) };
-            if !table.is_held(finish.run, work)? || !table.finish(finish)? {
+            if !table.is_held(finish)? || !table.finish(finish)? {
                 return Ok(Transacted::Lost);
             }
             if !work.within::<rusqlite::Transaction<'static>>(&mut transaction) {
@@ -528,10 +528,10 @@ impl Within<'_> {
     }
 
     /// Returns false if a claim has removed the hold of a run (STORE-9).
-    fn is_held(&self, run: RunId, work: &Work<'_>) -> Result<bool> {
+    fn is_held(&self, finish: &Finish) -> Result<bool> {
         let sql = "SELECT 1 FROM tickwheel_holds WHERE fence = ?1";
-        let held = |mut sql: rusqlite::CachedStatement<'_>| sql.exists([run.fence]);
-        Ok(!work.has_limits || self.client.prepare_cached(sql).and_then(held).map_err(failed)?)
+        let held = |mut sql: rusqlite::CachedStatement<'_>| sql.exists([finish.run.fence]);
+        Ok(!finish.has_limits || self.client.prepare_cached(sql).and_then(held).map_err(failed)?)
     }
 
     fn start(&self, run: RunId, attempts: u32) -> Result<bool> {

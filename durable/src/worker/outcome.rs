@@ -21,17 +21,19 @@ impl Completes for Shared {
     }
 
     fn completion(&self, timer: &Timer, tenure: &Tenure) -> Result<String, Failure> {
-        let is_of = |kind: &Kind| kind.name == timer.kind && kind.handler.is_transactional();
-        if self.kinds.iter().any(is_of) {
+        let kind = self.kind_named(&timer.kind);
+        let of = kind.map(|kind| &self.kinds[kind]);
+        if of.is_some_and(|of| of.handler.is_transactional()) {
             return Err(Failure::for_good(
                 "the transaction of this handler ends the timer already: return `Ok`, and leave `completion` to `handle`",
             ));
         }
         let then = self.after_success(timer)?;
         let next = if let Then::Next(next) = then { Some(next) } else { None };
-        let kind = self.kind_named(&timer.kind);
         let record = kind.and_then(|kind| self.record(kind, timer, tenure, &then));
-        let finish = Finish { record, ..Finish::new(timer.run(), timer.attempts, then) };
+        let has_limits = of.is_some_and(Kind::has_limits);
+        let finish =
+            Finish { record, has_limits, ..Finish::new(timer.run(), timer.attempts, then) };
         let none = || Failure::for_good("this store has no statement that completes a run");
         let statement = self.timers.store().completion(&finish).ok_or_else(none)?;
         tenure.completes(next);

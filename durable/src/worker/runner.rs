@@ -302,12 +302,12 @@ fn transact(shared: &Shared, job: &Job, limit: Duration, run: Run<'_>) -> Ended 
         Err(failure) => return Ended::Returned(Err(failure)),
     };
     let record = shared.record(job.kind, &job.timer, &job.tenure, &then);
-    let finish = Finish::new(job.timer.run(), job.timer.attempts, then);
-    let start = shared.writes_start(job).then_some(job.timer.attempts);
     let kind = &shared.kinds[job.kind];
     let (handler, has_limits) = (&kind.handler, kind.has_limits());
+    let finish = Finish { has_limits, ..Finish::new(job.timer.run(), job.timer.attempts, then) };
+    let start = shared.writes_start(job).then_some(job.timer.attempts);
     let part = Part::Handlers(handler.purpose());
-    let mut work = Work { run, start, has_limits, handler, result: None, record };
+    let mut work = Work { run, start, handler, result: None, record };
     let is_over = || shared.is_stopping() || !job.tenure.is_current();
     let mut has_tried = false;
     let transacted = loop {

@@ -78,7 +78,7 @@
 //!   after the outcome is written. A run that has exceeded its time limit has failed, and so holds nothing any more. One that is given
 //!   back holds its group for a while more: its timer waits again, before timers of the group that others have passed over, and the
 //!   others need that long to see it. One whose hold has ended, because its worker stood still for longer than a lease, is lost, whoever
-//!   has its timer: its lease is extended no more, and its handler gets no transaction.
+//!   has its timer: its lease is extended no more, and its handler gets no transaction and completes nothing.
 //! - LEASE-6 A kind for which timers may be due that were not claimed, for want of room or because of an error, stays
 //!   `to_claim`, or a look is ahead that finds them. So nothing waits longer than until the next look.
 

@@ -122,6 +122,58 @@ pub(crate) fn a_transaction_keeps_its_hold(database: &Database<'_>) {
     assert!(first.stop(PATIENCE) && second.stop(PATIENCE));
 }
 
+/// The transaction in which a handler completes its run is its own. For the limits it is like that of a worker.
+pub(crate) fn what_completes_a_run_needs_and_keeps_its_hold(database: &Database<'_>) {
+    let Database::Schema { .. } = database else { return }; // it has no completions
+    let (tell, told) = mpsc::channel();
+    let (go, gone) = mpsc::channel::<()>();
+    let (gone, url) = (Mutex::new(gone), database.url());
+    let first = start(halted(database).handle("serial", move |run| {
+        let go_on = || _ = gone.lock().expect("no panic").recv();
+        let mut client = super::client(&url);
+        tell.send(String::new())?;
+        go_on();
+        let mut transaction = client.transaction()?;
+        let completed = transaction.batch_execute(&run.completion()?);
+        let code = completed.as_ref().err().and_then(|error| error.code());
+        tell.send(code.map_or("", |code| code.code()).to_owned())?;
+        go_on();
+        completed?;
+        Ok(transaction.commit()?)
+    }));
+    let timers = database.open();
+    let told = || told.recv_timeout(PATIENCE).expect("it goes on");
+    // It is halted before that. The next one of its group runs meanwhile.
+    timers.schedule(&NewTimer::new("serial", "a/1", NOW).max_attempts(1)).expect("scheduled");
+    told();
+    let next = |key| NewTimer::new("serial", key, SystemTime::now() - HOUR);
+    timers.schedule(&next("a/2")).expect("scheduled");
+    end_leases(database);
+    let (second, seconds, go_on_there) = another(database);
+    assert_eq!(seconds.recv_timeout(PATIENCE).expect("it runs"), "a/2");
+    go.send(()).expect("it waits");
+    assert_eq!(told(), "TW001", "two of a group at once");
+    go.send(()).expect("it waits");
+    go_on_there.send(()).expect("it waits");
+    until("both have ended", || first.stats().failed == 1 && second.stats().done == 1);
+    assert!(second.stop(PATIENCE));
+    // It is halted behind that, and its transaction is not committed yet.
+    timers.schedule(&NewTimer::new("serial", "b/1", NOW)).expect("scheduled");
+    told();
+    go.send(()).expect("it waits");
+    assert_eq!(told(), "", "it is complete");
+    database.execute("UPDATE tickwheel_holds SET until = now()");
+    timers.schedule(&next("b/2")).expect("scheduled");
+    let (second, seconds, go_on_there) = another(database);
+    until("it has looked at all that is due, again and again", || {
+        seconds.try_recv().inspect(|key| panic!("{key}: two of a group at once")).ok();
+        second.stats().claims >= 5
+    });
+    drop((go, go_on_there));
+    until("both are done", || first.stats().done + second.stats().done == 2);
+    assert!(first.stop(PATIENCE) && second.stop(PATIENCE));
+}
+
 /// A worker whose hold has ended does not keep the timer either: what has a lease counts for the limits.
 pub(crate) fn a_run_whose_hold_has_ended_loses_its_lease(database: &Database<'_>) {
     let timers = database.open();

@@ -47,7 +47,7 @@ use history::{
 };
 use holds::{
     a_run_whose_hold_has_ended_gets_no_transaction, a_run_whose_hold_has_ended_loses_its_lease,
-    a_transaction_keeps_its_hold,
+    a_transaction_keeps_its_hold, what_completes_a_run_needs_and_keeps_its_hold,
 };
 use runs::{
     a_cancel_reaches_a_run_within_a_second, a_failure_may_be_given_up,
@@ -1539,6 +1539,7 @@ on_both! {
     outcomes_do_not_wait_for_holds_that_stay,
     a_run_whose_hold_has_ended_gets_no_transaction,
     a_transaction_keeps_its_hold,
+    what_completes_a_run_needs_and_keeps_its_hold,
     a_run_whose_hold_has_ended_loses_its_lease,
     what_limits_hold_back_calls_for_no_help,
     what_waits_for_its_group_is_not_checked,
