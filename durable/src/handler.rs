@@ -29,6 +29,8 @@ pub(crate) struct Tenure {
     base: Instant,
     /// When the timer woke, by the database's clock.
     woke: SystemTime,
+    /// The handler may have killed a process (ATTEMPT-3).
+    pub(crate) is_suspected: bool,
     /// Until when the lease lasts, in microseconds since `base`, counted from before the call that got or extended it.
     /// It orders nothing, so all accesses are Relaxed.
     until: AtomicI64,
@@ -65,12 +67,18 @@ struct Waiting {
 }
 
 impl Tenure {
-    pub(crate) fn new(scheduler: &Scheduler, until: Instant, woke: SystemTime) -> Arc<Tenure> {
+    pub(crate) fn new(
+        scheduler: &Scheduler,
+        until: Instant,
+        woke: SystemTime,
+        is_suspected: bool,
+    ) -> Arc<Tenure> {
         let base = scheduler.now();
         let tenure = Tenure {
             scheduler: scheduler.clone(),
             base,
             woke,
+            is_suspected,
             until: AtomicI64::new(0),
             limit: AtomicI64::new(i64::MAX),
             began: AtomicI64::new(0),
@@ -586,6 +594,7 @@ mod tests {
             scheduler,
             scheduler.now() + Duration::from_secs(60),
             SystemTime::UNIX_EPOCH,
+            false,
         );
         let sleep = || scheduler.sleep(Duration::ZERO);
         let cancelled = || Cancelled { tenure: Arc::clone(&tenure), number: None, sleep: sleep() };

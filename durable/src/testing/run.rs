@@ -116,7 +116,7 @@ impl RunBuilder {
     /// ```
     pub fn cancellable(self) -> (Run<'static>, CancelRun) {
         let scheduler = Scheduler::global();
-        let tenure = Tenure::new(scheduler, scheduler.now() + LEASE, self.timer.due);
+        let tenure = Tenure::new(scheduler, scheduler.now() + LEASE, self.timer.due, false);
         let default = crate::Retry::default().max_attempts();
         let max_attempts = self.timer.max_attempts.unwrap_or(default);
         let run = Run::new(&Arc::new(self.timer), &tenure, max_attempts, Arc::new(NoWorker));

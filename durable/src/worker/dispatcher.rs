@@ -711,13 +711,13 @@ impl<'a> Dispatcher<'a> {
         count(&shared.counters.taken_over, taken_over as u64);
         let mut jobs = Vec::with_capacity(timers.len());
         for ClaimedTimer { mut timer, woke, was_running } in timers {
-            let tenure = Tenure::new(&shared.scheduler, lease_ends, woke);
+            let tenure = Tenure::new(&shared.scheduler, lease_ends, woke, was_running);
             // Its rule is the user's, so nothing is locked here.
             let end = shared.instead(kind, &timer, woke, was_running);
             timer.attempts = timer.attempts.saturating_add(u32::from(end.is_none()));
             timer.shard = shared.timers.number();
             let timer = Arc::new(timer);
-            jobs.push((Job { kind, timer, tenure, is_suspected: was_running }, end));
+            jobs.push((Job { kind, timer, tenure }, end));
         }
         let mut state = shared.state();
         let mut new = 0;
@@ -730,7 +730,7 @@ impl<'a> Dispatcher<'a> {
                 let finish = shared.finish(&held, then);
                 shared.settle(&mut state, finish);
             } else {
-                if job.is_suspected {
+                if job.tenure.is_suspected {
                     state.alone = Some(Alone { fence, until: shared.scheduler.now() + ALONE });
                     _ = shared.causes.insert(Cause::NotAlone, (), ALONE);
                 }
@@ -882,10 +882,16 @@ impl<'a> Dispatcher<'a> {
             Then::Release
         };
         shared.tell_of_failure(&timer, &then);
+        let is_forgotten = !was_called && tenure.is_suspected;
+        if is_forgotten {
+            runner::uncount_beside(shared, &timer);
+        }
         let mut state = shared.state();
         // A transaction of the handler's locks the row. So the outcome is written when that was undone. If it commits in spite
         // of this, the timer does not run any more, and the outcome changes nothing (STORE-3).
-        if let Some(held) = state.runs.get(&fence) {
+        if is_forgotten {
+            shared.leave_suspected(&mut state, kind, fence);
+        } else if let Some(held) = state.runs.get(&fence) {
             let finish = shared.finish(held, then);
             shared.settle(&mut state, finish);
         }

@@ -11,8 +11,8 @@
 //! - FLIGHT-3 A flight counts among the worker's threads, so a stop waits for it, unless its time is over.
 //! - FLIGHT-4 The time limit counts from the first poll. Before that the run waits for the runtime as a queued one waits for a thread:
 //!   its lease is extended, and the handler is not called if the run is not current any more (LEASE-3). A flight that is not
-//!   polled within a time limit gives its timer back, uncounted, because nobody may ever poll it. If it was suspected, it is
-//!   not any more.
+//!   polled within a time limit gives its timer back, uncounted, because nobody may ever poll it. One that was suspected is not given
+//!   back (ATTEMPT-4).
 
 use std::future::Future;
 use std::pin::Pin;
@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use super::runner::{Ended, end, uncount};
+use super::runner::{Ended, end, uncount_beside};
 use super::shared::{Job, Shared};
 use crate::error::StopReason;
 use crate::failure::Failure;
@@ -46,11 +46,8 @@ pub(super) fn launch(shared: &Arc<Shared>, job: Job) {
 
 /// Ends a run whose handler was not called.
 fn end_uncalled(shared: &Arc<Shared>, job: &Job) {
-    if job.is_suspected {
-        // Its start was written ahead (ATTEMPT-1), and did not happen. This may be the runtime's thread, so another one waits
-        // for the database, and a stop for that one.
-        let timer = Arc::clone(&job.timer);
-        _ = shared.spawn("uncount", move |shared| uncount(&shared.timers, &timer));
+    if job.tenure.is_suspected {
+        uncount_beside(shared, &job.timer); // this may be the runtime's thread
     }
     end(shared, job, Ended::NotCalled, Duration::ZERO);
 }

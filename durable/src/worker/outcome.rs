@@ -118,7 +118,7 @@ impl Shared {
     pub(super) fn writes_start(&self, job: &Job) -> bool {
         let average = self.state().lines[job.kind].average;
         let before = job.timer.attempts.saturating_sub(1);
-        job.is_suspected
+        job.tenure.is_suspected
             || self.max_attempts(job.kind, &job.timer).saturating_sub(before) <= FEW
             || average.is_none_or(|average| average >= QUICK)
     }

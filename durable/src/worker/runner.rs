@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use super::futures;
 use super::outage::{Part, gap};
-use super::shared::{ALONE, Cause, Held, Hold, Job, Shared, Stage, count};
+use super::shared::{ALONE, Cause, Hold, Job, Shared, Stage, count};
 use crate::error::{Error, Result};
 use crate::failure::{Failure, HandlerResult};
 use crate::handler::{Run, TIME_LIMIT, Work};
@@ -92,7 +92,7 @@ fn next_jobs(shared: &Shared, kind: usize) -> Option<Vec<Job>> {
             }
             None => turn.unwrap_or(LONG),
             // It starts when the worker has nothing else, or has waited for that (ATTEMPT-3).
-            Some(job) if job.is_suspected && state.runs.len() > 1 => {
+            Some(job) if job.tenure.is_suspected && state.runs.len() > 1 => {
                 state.alone.map_or(Duration::ZERO, |alone| {
                     alone.until - shared.scheduler.now().min(alone.until)
                 })
@@ -103,7 +103,8 @@ fn next_jobs(shared: &Shared, kind: usize) -> Option<Vec<Job>> {
             let most = shared.room_to_start(kind, &state.lines[kind]).min(MOST_STARTS);
             let line = &mut state.lines[kind];
             // One that is suspected starts by itself.
-            let unsuspected = line.jobs.iter().take(most).take_while(|job| !job.is_suspected);
+            let unsuspected =
+                line.jobs.iter().take(most).take_while(|job| !job.tenure.is_suspected);
             let many = unsuspected.count().max(1).min(line.jobs.len());
             if many > 0 {
                 line.in_flight += if shared.kinds[kind].handler.is_async() { many } else { 0 };
@@ -158,7 +159,7 @@ fn begin_one(shared: &Shared, job: &Job, is_written: bool) -> Option<Duration> {
         if is_written {
             // It was not started after all. If another worker has it by now, this changes nothing.
             drop(state);
-            if job.is_suspected {
+            if job.tenure.is_suspected {
                 uncount(&shared.timers, &job.timer);
             }
             give_back(shared, job);
@@ -235,15 +236,21 @@ fn write_starts(shared: &Shared, mut jobs: Vec<Job>) -> Vec<Job> {
 }
 
 /// A start that was written and did not happen does not count. If that cannot be written, it does.
-pub(super) fn uncount(timers: &Arc<Opened>, timer: &Timer) {
+fn uncount(timers: &Arc<Opened>, timer: &Timer) {
     let uncounted = [(timer.run(), timer.attempts.saturating_sub(1))];
     _ = timers.lend(Purpose::Worker, |connection| connection.start_all(&uncounted));
 }
 
+/// The same for a thread that must not wait for the database. Another one does, and a stop waits for that.
+pub(super) fn uncount_beside(shared: &Arc<Shared>, timer: &Arc<Timer>) {
+    let timer = Arc::clone(timer);
+    _ = shared.spawn("uncount", move |shared| uncount(&shared.timers, &timer));
+}
+
 /// Gives back a job that is not started. A suspected one is forgotten, so the next worker suspects it too (ATTEMPT-4).
 fn give_back(shared: &Shared, job: &Job) {
-    if job.is_suspected {
-        shared.forget(&mut shared.state(), job.timer.fence);
+    if job.tenure.is_suspected {
+        shared.leave_suspected(&mut shared.state(), job.kind, job.timer.fence);
     } else {
         settle(shared, job, Then::Release);
     }
@@ -360,10 +367,9 @@ fn transact(shared: &Shared, job: &Job, limit: Duration, run: Run<'_>) -> Ended 
 }
 
 /// Ends a run whose start may have been written, and whose handler was not called. What is given back sets the number back itself, and one
-/// that is suspected is not given back (ATTEMPT-4), unless the dispatcher has done so.
+/// that is suspected is not given back (ATTEMPT-4). If the dispatcher has forgotten it before, the start may have been written after that.
 fn has_no_transaction(shared: &Shared, job: &Job) -> Ended {
-    let is_started = |held: &Held| held.stage == Stage::Started;
-    if job.is_suspected && shared.state().runs.get(&job.timer.fence).is_some_and(is_started) {
+    if job.tenure.is_suspected {
         uncount(&shared.timers, &job.timer);
     }
     Ended::NotCalled

@@ -31,16 +31,16 @@
 //!   is claimed by itself (STORE-7), starts when the worker has nothing else, and nothing is claimed beside it until it has
 //!   ended. Both waits end after [`ALONE`], because a suspected handler may only be slow. By ATTEMPT-1 its start is counted.
 //!   So a handler that kills its process uses up its attempts, and takes no neighbour along.
-//! - ATTEMPT-4 A suspected run that is not started is not given back. Its lease ends instead, so the next worker suspects it
-//!   too.
+//! - ATTEMPT-4 A suspected run whose handler is not called is not given back, whatever the reason. Its lease ends instead, so the next
+//!   worker suspects it too. If its start was written, that is undone.
 //! - ATTEMPT-5 A timer whose attempts are used up when its lease ends is dead. The worker that has claimed it writes that, as
 //!   it writes any other death.
 //! - ATTEMPT-6 A run that the rule of its series leaves out, because it is late, has no attempt: what follows a success is written
 //!   with the number 0.
 //! - ATTEMPT-7 A handler in a transaction is called once the worker has that, and its time limit counts from there. What has waited for it
-//!   for a whole time limit, because the database was away or somebody had locked the timer, is given back uncounted. What the database
-//!   refuses before that, in time, has failed and counts, although nothing was called: a transaction that can never begin would be tried
-//!   without an end.
+//!   for a whole time limit, because the database was away or somebody had locked the timer, is given back uncounted, unless
+//!   it is suspected (ATTEMPT-4). What the database refuses before that, in time, has failed and counts, although nothing was called: a
+//!   transaction that can never begin would be tried without an end.
 //!
 //! # Kinds
 //!
@@ -232,8 +232,6 @@ pub(super) struct Job {
     pub(super) kind: usize,
     pub(super) timer: Arc<Timer>,
     pub(super) tenure: Arc<Tenure>,
-    /// Its handler may have killed a process (ATTEMPT-3).
-    pub(super) is_suspected: bool,
 }
 
 /// What is known of a run outside of its handler thread.
@@ -709,6 +707,13 @@ impl Shared {
         _ = self.causes.insert(Cause::Room, (), Duration::ZERO);
     }
 
+    /// A suspected run is not called. Whoever claims it when its lease has ended suspects it too (ATTEMPT-4).
+    pub(super) fn leave_suspected(&self, state: &mut State, kind: usize, fence: i64) {
+        self.forget(state, fence);
+        let end = self.clock().latest_time(self.scheduler.now() + self.settings.lease);
+        self.expect_alone(kind, end);
+    }
+
     /// Pushes the outcome of a run, which the caller has settled (LEASE-2).
     pub(super) fn settle(&self, state: &mut State, finish: Finish) {
         state.outcomes.push(finish);
@@ -740,8 +745,8 @@ impl Shared {
         let mut state = self.state();
         while let Some(job) = state.lines[kind].jobs.pop_front() {
             let fence = job.timer.fence;
-            if job.is_suspected {
-                self.forget(&mut state, fence);
+            if job.tenure.is_suspected {
+                self.leave_suspected(&mut state, kind, fence);
             } else if let Some(held) = state.runs.get_mut(&fence) {
                 held.stage = Stage::Settled;
                 let finish = self.finish(held, Then::Release);

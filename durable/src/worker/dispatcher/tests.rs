@@ -354,6 +354,47 @@ fn a_run_whose_time_was_over_before_its_call_is_not_called() {
     assert!(told[0].contains("was not called with the timer \"1\""), "{told:?}");
 }
 
+/// Its handler may have killed a process, and still may: it waits for a transaction or for its runtime now, for too long.
+#[test]
+fn a_suspected_run_that_is_not_called_in_time_stays_suspected() {
+    for is_async in [false, true] {
+        let (still, told) = Still::telling(|worker| {
+            if is_async {
+                worker.handle_async("mail", async |_| Ok(()))
+            } else {
+                worker.handle_in_sqlite("mail", |_, _| Ok(()))
+            }
+        });
+        let shared = &still.shared;
+        still.schedule("mail", "1");
+        still.lose("mail");
+        let mut dispatcher = Dispatcher::new(shared, None);
+        for times in 1..=2 {
+            dispatcher.claim(0, 1).expect("a claim");
+            assert_eq!(shared.stats().taken_over, times, "it is suspected");
+            let job = still.take_job(0);
+            let (job, limit) = runner::begin(shared, 0, vec![job]).pop().expect("it begins");
+            still.clock.advance_to(still.clock.now() + limit);
+            dispatcher.take_in(Cause::Limit(job.timer.fence));
+            assert_eq!(told.try_iter().count(), 1);
+            assert!(!shared.begins(&job.timer, &job.tenure), "it is another's");
+            runner::end(shared, &job, runner::Ended::NotCalled, limit);
+            let state = shared.state();
+            assert!(state.runs.is_empty() && state.alone.is_none());
+            assert!(state.outcomes.is_empty(), "{:?}", state.outcomes);
+            drop(state);
+            while shared.state().threads > 0 {
+                std::thread::yield_now(); // one that sets the number back
+            }
+            let timer = still.timers.get("mail", "1").expect("no error").expect("it is there");
+            assert_eq!(timer.attempts, 0, "it was not called");
+            still.clock.advance_to(still.clock.now() + SECOND * 31);
+            let mut causes = std::iter::from_fn(|| shared.causes.try_next());
+            assert!(causes.any(|cause| matches!(cause.key, Cause::Mine(0, _))), "its lease ends");
+        }
+    }
+}
+
 /// The thread may notice before the dispatcher does. And an outage, which is told of by itself, is no reason to tell of each run.
 #[test]
 fn a_call_that_was_not_made_in_time_is_told_of_once_and_not_in_an_outage() {
