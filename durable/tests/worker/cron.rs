@@ -1,6 +1,8 @@
 //! Series by cron rules, as workers run them.
 
-use std::sync::mpsc;
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
@@ -225,29 +227,42 @@ pub(crate) fn two_services_that_start_at_once_replace_a_series_once(database: &D
     let old = mail("1", HOUR).rule("cron: 0 9 * * *");
     database.open().keep_series(&old).expect("no error");
     let new = old.payload("new");
+    if let Database::File(path) = database {
+        return a_file_is_locked_before_a_series_is_compared(path, &new);
+    }
     let services = [database.open(), database.open()];
-    let lock = if database.is_sqlite() {
-        "BEGIN IMMEDIATE"
-    } else {
-        "BEGIN; SELECT FROM tickwheel_timers FOR UPDATE"
-    };
-    let commit = database.begin(lock);
+    let commit = database.begin("BEGIN; SELECT FROM tickwheel_timers FOR UPDATE");
     let kept = thread::scope(|scope| {
         let keep = |timers: &Timers| timers.keep_series(&new).expect("no error");
         let calls: Vec<_> =
             services.iter().map(|timers| scope.spawn(move || keep(timers))).collect();
-        if database.is_sqlite() {
-            thread::sleep(Duration::from_millis(200)); // nothing there tells who waits
-        } else {
-            let waits = "SELECT count(*) FROM pg_stat_activity
-                WHERE datname = current_database() AND wait_event_type = 'Lock'";
-            until("both wait", || database.number(waits) == 2);
-        }
+        let waits = "SELECT count(*) FROM pg_stat_activity
+            WHERE datname = current_database() AND wait_event_type = 'Lock'";
+        until("both wait", || database.number(waits) == 2);
         commit();
         calls.into_iter().filter_map(|call| call.join().expect("no panic")).count()
     });
     assert_eq!(kept, 1);
     assert_eq!(database.open().keep_series(&new).expect("no error"), None);
+}
+
+/// Nothing tells who waits for a file, so no other service is made to wait. The store reads its clock before each look at a timer: once
+/// while others may write, which says that the series has changed, and then never again.
+fn a_file_is_locked_before_a_series_is_compared(path: &Path, new: &NewTimer) {
+    let free = Arc::new(AtomicU32::new(0));
+    let (count, file) = (Arc::clone(&free), path.to_owned());
+    let clock = move || {
+        let other = rusqlite::Connection::open(&file).expect("it opens");
+        other.busy_timeout(Duration::ZERO).expect("a timeout");
+        let is_free = other.execute_batch("BEGIN IMMEDIATE; ROLLBACK").is_ok();
+        count.fetch_add(u32::from(is_free), Ordering::Relaxed);
+        SystemTime::now()
+    };
+    let timers = Timers::with_store(sqlite::Sqlite::with_wall_clock(path, clock));
+    let timers = timers.expect("it opens");
+    free.store(0, Ordering::Relaxed);
+    assert!(timers.keep_series(new).expect("no error").is_some());
+    assert_eq!(free.load(Ordering::Relaxed), 1, "another may come in between");
 }
 
 pub(crate) fn the_first_time_is_by_the_clock_of_the_database(database: &Database<'_>) {
