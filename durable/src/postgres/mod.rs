@@ -110,6 +110,8 @@ impl Postgres {
     /// `connect_timeout=5` says for how many seconds a new connection is awaited for each host of the address, until the server is
     /// ready for statements. By default 10. A connection whose other end confirms nothing is given up after `tcp_user_timeout`, and one on
     /// which nothing moves is tried after `keepalives_idle`: 30 seconds each, unless the address has a `tcp_user_timeout`.
+    /// The system of a server whose processes are halted confirms what is sent to it. So neither ends the wait for a statement that was
+    /// sent before: it lasts until the server goes on, or the connection ends.
     ///
     /// Through a pooler in transaction mode, such as `PgBouncer`, add `?pgbouncer=true`. It does what
     /// [`pooled`](Postgres::pooled) does.
