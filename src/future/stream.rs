@@ -64,8 +64,7 @@ pub trait StreamTimeExt: Stream + Sized {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     fn timeout(self, scheduler: &Scheduler, duration: Duration) -> StreamTimeout<Self> {
-        let sleep = scheduler.sleep(duration);
-        StreamTimeout { stream: self, sleep, duration, is_reported: false, is_over: false }
+        StreamTimeout { timed: Timed::new(self, scheduler, duration), is_reported: false }
     }
 
     /// Returns at most one item in each `period`. The first one comes without a delay.
@@ -87,8 +86,7 @@ pub trait StreamTimeExt: Stream + Sized {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     fn throttle(self, scheduler: &Scheduler, period: Duration) -> Throttle<Self> {
-        let sleep = scheduler.sleep(period);
-        Throttle { stream: self, sleep, period, is_held: false, is_over: false }
+        Throttle { timed: Timed::new(self, scheduler, period), is_held: false }
     }
 
     /// Gathers items, and returns them as a `Vec` of at most `max`: as soon as there are `max` of them, or when
@@ -123,15 +121,48 @@ pub trait StreamTimeExt: Stream + Sized {
         duration: Duration,
     ) -> ChunksTimeout<Self> {
         assert!(max > 0, "`max` is zero: give the most items of a chunk, at least 1");
-        let sleep = scheduler.sleep(duration);
-        ChunksTimeout { stream: self, sleep, duration, max, chunk: Vec::new(), is_over: false }
+        ChunksTimeout { timed: Timed::new(self, scheduler, duration), max, chunk: Vec::new() }
     }
 }
 
 impl<S: Stream> StreamTimeExt for S {}
 
-/// The hint of a stream that has ended.
-const NONE_LEFT: (usize, Option<usize>) = (0, Some(0));
+/// What each adaptor has: a stream until its end, and a time that counts from now and then.
+struct Timed<S> {
+    stream: S,
+    sleep: Sleep,
+    duration: Duration,
+    is_over: bool,
+}
+
+impl<S: Stream> Timed<S> {
+    fn new(stream: S, scheduler: &Scheduler, duration: Duration) -> Timed<S> {
+        Timed { stream, sleep: scheduler.sleep(duration), duration, is_over: false }
+    }
+
+    /// Returns the hint of the stream, or that of one that has ended.
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        if self.is_over { (0, Some(0)) } else { self.stream.size_hint() }
+    }
+
+    /// Polls the stream, until its end. If `restarts`, the time counts anew from an item on. After the end no timer is left.
+    fn poll(&mut self, context: &mut Context<'_>, restarts: bool) -> Poll<Option<S::Item>>
+    where
+        S: Unpin,
+    {
+        if self.is_over {
+            return Poll::Ready(None);
+        }
+        let item = ready!(Pin::new(&mut self.stream).poll_next(context));
+        if item.is_none() {
+            self.is_over = true;
+            self.sleep.disarm();
+        } else if restarts {
+            self.sleep.move_by(self.duration);
+        }
+        Poll::Ready(item)
+    }
+}
 
 /// Writes what all adaptors have.
 macro_rules! adaptor {
@@ -139,18 +170,18 @@ macro_rules! adaptor {
         impl<S: Stream> $type<S> {
             /// Returns a reference to the stream.
             pub fn get_ref(&self) -> &S {
-                &self.stream
+                &self.timed.stream
             }
 
             /// Returns a mutable reference to the stream.
             pub fn get_mut(&mut self) -> &mut S {
-                &mut self.stream
+                &mut self.timed.stream
             }
         }
 
         impl<S: Stream + Unpin> FusedStream for $type<S> {
             fn is_terminated(&self) -> bool {
-                self.is_over
+                self.timed.is_over
             }
         }
     };
@@ -161,19 +192,16 @@ macro_rules! adaptor {
 /// A stream that reports its silences. Made by [`StreamTimeExt::timeout`].
 #[must_use = "a stream does nothing unless it is polled"]
 pub struct StreamTimeout<S> {
-    stream: S,
-    /// Until the end of the silence that is allowed.
-    sleep: Sleep,
-    duration: Duration,
-    /// The error of this silence has been returned.
+    /// With the time until the end of the silence that is allowed.
+    timed: Timed<S>,
+    /// The error of this silence has been returned, or the stream has ended.
     is_reported: bool,
-    is_over: bool,
 }
 
 impl<S> StreamTimeout<S> {
     /// Returns the stream, without its limit.
     pub fn into_inner(self) -> S {
-        self.stream
+        self.timed.stream
     }
 }
 
@@ -182,35 +210,21 @@ impl<S: Stream + Unpin> Stream for StreamTimeout<S> {
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.get_mut();
-        if this.is_over {
-            return Poll::Ready(None);
+        if let Poll::Ready(item) = this.timed.poll(context, true) {
+            this.is_reported = item.is_none();
+            return Poll::Ready(item.map(Ok));
         }
-        match Pin::new(&mut this.stream).poll_next(context) {
-            Poll::Ready(Some(item)) => {
-                this.sleep.move_by(this.duration);
-                this.is_reported = false;
-                Poll::Ready(Some(Ok(item)))
-            }
-            Poll::Ready(None) => {
-                this.is_over = true;
-                this.sleep.disarm(); // no timer is left after the end
-                Poll::Ready(None)
-            }
-            Poll::Pending if this.is_reported => Poll::Pending, // the stream has the waker
-            Poll::Pending => {
-                ready!(Pin::new(&mut this.sleep).poll(context));
-                this.is_reported = true;
-                Poll::Ready(Some(Err(Elapsed::NEW)))
-            }
+        if this.is_reported {
+            return Poll::Pending; // the stream has the waker
         }
+        ready!(Pin::new(&mut this.timed.sleep).poll(context));
+        this.is_reported = true;
+        Poll::Ready(Some(Err(Elapsed::NEW)))
     }
 
     /// Before each item, and before the end, there may be an error.
     fn size_hint(&self) -> (usize, Option<usize>) {
-        if self.is_over {
-            return NONE_LEFT;
-        }
-        let (least, most) = self.stream.size_hint();
+        let (least, most) = self.timed.size_hint();
         let errors = |items: usize| items.checked_add(usize::from(!self.is_reported));
         (least, most.and_then(|most| most.checked_add(errors(most)?)))
     }
@@ -219,9 +233,9 @@ impl<S: Stream + Unpin> Stream for StreamTimeout<S> {
 adaptor!(StreamTimeout);
 
 impl_debug!(StreamTimeout<S>, self,
-    duration: self.duration,
+    duration: self.timed.duration,
     is_reported: self.is_reported,
-    is_over: self.is_over
+    is_over: self.timed.is_over
 );
 
 // ----- throttle ----------------------------------------------------------------------------
@@ -229,19 +243,16 @@ impl_debug!(StreamTimeout<S>, self,
 /// A stream of a limited rate. Made by [`StreamTimeExt::throttle`].
 #[must_use = "a stream does nothing unless it is polled"]
 pub struct Throttle<S> {
-    stream: S,
-    /// Until the next item may come.
-    sleep: Sleep,
-    period: Duration,
+    /// With the time until the next item may come.
+    timed: Timed<S>,
     /// The period of the last item has not passed.
     is_held: bool,
-    is_over: bool,
 }
 
 impl<S> Throttle<S> {
     /// Returns the stream, without its limit. No item is lost by this.
     pub fn into_inner(self) -> S {
-        self.stream
+        self.timed.stream
     }
 }
 
@@ -250,31 +261,27 @@ impl<S: Stream + Unpin> Stream for Throttle<S> {
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<S::Item>> {
         let this = self.get_mut();
-        if this.is_over {
-            return Poll::Ready(None);
-        }
         if this.is_held {
-            ready!(Pin::new(&mut this.sleep).poll(context));
+            ready!(Pin::new(&mut this.timed.sleep).poll(context));
             this.is_held = false;
         }
-        let item = ready!(Pin::new(&mut this.stream).poll_next(context));
-        if item.is_some() {
-            this.sleep.move_by(this.period);
-            this.is_held = true;
-        } else {
-            this.is_over = true;
-        }
+        let item = ready!(this.timed.poll(context, true));
+        this.is_held = item.is_some();
         Poll::Ready(item)
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        if self.is_over { NONE_LEFT } else { self.stream.size_hint() }
+        self.timed.size_hint()
     }
 }
 
 adaptor!(Throttle);
 
-impl_debug!(Throttle<S>, self, period: self.period, is_held: self.is_held, is_over: self.is_over);
+impl_debug!(Throttle<S>, self,
+    period: self.timed.duration,
+    is_held: self.is_held,
+    is_over: self.timed.is_over
+);
 
 // ----- chunks ------------------------------------------------------------------------------
 
@@ -284,14 +291,11 @@ const MOST_AT_ONCE: usize = 256;
 /// A stream of chunks. Made by [`StreamTimeExt::chunks_timeout`].
 #[must_use = "a stream does nothing unless it is polled"]
 pub struct ChunksTimeout<S: Stream> {
-    stream: S,
-    /// Until the chunk has to be returned. It counts while the chunk is not empty.
-    sleep: Sleep,
-    duration: Duration,
+    /// With the time until the chunk has to be returned. It counts while the chunk is not empty.
+    timed: Timed<S>,
     max: usize,
     /// Fewer than `max`.
     chunk: Vec<S::Item>,
-    is_over: bool,
 }
 
 /// Items are never pinned.
@@ -300,12 +304,12 @@ impl<S: Stream + Unpin> Unpin for ChunksTimeout<S> {}
 impl<S: Stream> ChunksTimeout<S> {
     /// Returns the stream, and the items that were gathered for the next chunk.
     pub fn into_parts(self) -> (S, Vec<S::Item>) {
-        (self.stream, self.chunk)
+        (self.timed.stream, self.chunk)
     }
 
     /// Returns the chunk, and gives up its timer.
     fn take(&mut self) -> Poll<Option<Vec<S::Item>>> {
-        self.sleep.disarm();
+        self.timed.sleep.disarm();
         Poll::Ready(Some(mem::take(&mut self.chunk)))
     }
 }
@@ -315,32 +319,24 @@ impl<S: Stream + Unpin> Stream for ChunksTimeout<S> {
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.get_mut();
-        if this.is_over {
-            return Poll::Ready(None);
-        }
         let mut has_more = true;
         for _ in 0..MOST_AT_ONCE {
-            match Pin::new(&mut this.stream).poll_next(context) {
+            match this.timed.poll(context, this.chunk.is_empty()) {
                 Poll::Ready(Some(item)) => {
-                    if this.chunk.is_empty() {
-                        this.sleep.move_by(this.duration);
-                    }
                     this.chunk.push(item); // it stays if this `next()` is dropped
                     if this.chunk.len() >= this.max {
                         return this.take();
                     }
                 }
-                Poll::Ready(None) => {
-                    this.is_over = true;
-                    return if this.chunk.is_empty() { Poll::Ready(None) } else { this.take() };
-                }
+                Poll::Ready(None) if this.chunk.is_empty() => return Poll::Ready(None),
+                Poll::Ready(None) => return this.take(),
                 Poll::Pending => {
                     has_more = false;
                     break;
                 }
             }
         }
-        if !this.chunk.is_empty() && Pin::new(&mut this.sleep).poll(context).is_ready() {
+        if !this.chunk.is_empty() && Pin::new(&mut this.timed.sleep).poll(context).is_ready() {
             return this.take();
         }
         if has_more {
@@ -350,10 +346,7 @@ impl<S: Stream + Unpin> Stream for ChunksTimeout<S> {
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        if self.is_over {
-            return NONE_LEFT;
-        }
-        let (least, most) = self.stream.size_hint();
+        let (least, most) = self.timed.size_hint();
         let least = least.saturating_add(self.chunk.len()).div_ceil(self.max);
         // Each item to come may end a chunk of its own, and the end returns what is left of this one.
         (least, most.and_then(|most| most.checked_add(usize::from(!self.chunk.is_empty()))))
@@ -365,6 +358,6 @@ adaptor!(ChunksTimeout);
 impl_debug!(ChunksTimeout<S: Stream>, self,
     gathered: self.chunk.len(),
     max: self.max,
-    duration: self.duration,
-    is_over: self.is_over
+    duration: self.timed.duration,
+    is_over: self.timed.is_over
 );
