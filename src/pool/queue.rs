@@ -105,6 +105,8 @@ struct State<T> {
     ends_when_empty: bool,
     /// How many items takers have taken.
     taken: u64,
+    /// An item is late when it is overdue by this.
+    late: Duration,
 }
 
 /// Names an item in a [`DelayedWorkQueue`], for [`remove`](DelayedWorkQueue::remove).
@@ -129,7 +131,7 @@ const LOOK: usize = 64;
 /// How many items [`drain_due`](DelayedWorkQueue::drain_due) takes out under one hold of the lock.
 const PORTION: usize = 1024;
 
-/// A queue of at most so many items is never behind.
+/// A queue is behind if it has more than so many items, no taker waits, and the first item is [late](State::is_late).
 pub(super) const SHORT: usize = 4096;
 
 /// Numbers the queues, so that the key of one queue never names an item of another. The numbers start again after four
@@ -158,10 +160,15 @@ impl<T> DelayedWorkQueue<T> {
     /// # Ok::<(), &str>(())
     /// ```
     pub fn with_clock(clock: impl Clock) -> DelayedWorkQueue<T> {
+        DelayedWorkQueue::late_after(Duration::ZERO, clock)
+    }
+
+    /// Returns a queue whose first item is late when it is overdue by `late`.
+    pub(crate) fn late_after(late: Duration, clock: impl Clock) -> DelayedWorkQueue<T> {
         let epoch = Epoch::new(clock.now());
         let wheel = Wheel::with_granularity(BUCKETS, GRANULARITY, Epoch::START);
         let (waiters, is_closed, ends_when_empty) = (WaitList::new(), false, false);
-        let state = State { wheel, epoch, waiters, is_closed, ends_when_empty, taken: 0 };
+        let state = State { wheel, epoch, waiters, is_closed, ends_when_empty, taken: 0, late };
         let number = QUEUES.fetch_add(1, Ordering::Relaxed);
         DelayedWorkQueue { clock: Box::new(clock), number, state: Mutex::new(state) }
     }
@@ -203,8 +210,8 @@ impl<T> DelayedWorkQueue<T> {
 
     /// Puts an item in, as [`offer`](DelayedWorkQueue::offer) does, and calls `note` before anybody can take the item. Returns
     /// the item also if `may_enter` says no. It is told whether the queue ends when it is empty. Both run under the lock, so
-    /// they must not be user code (QUEUE-4). Returns whether a taker waits. `now`: what is due by then, is due at once, and is
-    /// looked for: if the queue has more than [`SHORT`] items, no taker waits, and the head is due, returns its deadline, too.
+    /// they must not be user code (QUEUE-4). Returns whether a taker waits, and whether the queue is behind by the reading `now`.
+    /// What is due by then, is due at once.
     #[inline] // without it a task of a pool costs 40 instructions more
     pub(crate) fn offer_noted(
         &self,
@@ -213,7 +220,7 @@ impl<T> DelayedWorkQueue<T> {
         now: Option<Instant>,
         may_enter: impl FnOnce(bool) -> bool,
         note: impl FnOnce(WheelKey),
-    ) -> Result<(bool, Option<Instant>), T> {
+    ) -> Result<(bool, bool), T> {
         let mut state = self.lock();
         if state.is_closed || !may_enter(state.ends_when_empty) {
             return Err(item);
@@ -229,18 +236,17 @@ impl<T> DelayedWorkQueue<T> {
         // A queue for which a taker waits is not behind.
         let has_taker = !state.waiters.is_empty();
         let now = now.filter(|_| state.wheel.len() > SHORT && !has_taker);
-        let due = now.and_then(|now| state.first_due(now));
+        let is_behind = now.is_some_and(|now| state.is_late(now));
         drop(state);
         leader.into_iter().for_each(Waker::wake);
-        Ok((has_taker, due))
+        Ok((has_taker, is_behind))
     }
 
-    /// Returns roughly how many items are overdue, or 0 if the first is due after `head_by`, and how many were ever taken.
-    pub(crate) fn flow(&self, now: Instant, head_by: Instant) -> Flow {
+    /// Returns roughly how many items are overdue, or 0 if the first is not late, and how many were ever taken.
+    pub(crate) fn flow(&self, now: Instant) -> Flow {
         let mut state = self.lock();
         let by = state.epoch.passed_by(now);
-        let is_late = state.first_due(head_by).is_some();
-        let overdue = if is_late { state.wheel.count_due(by) } else { 0 };
+        let overdue = if state.is_late(now) { state.wheel.count_due(by) } else { 0 };
         Flow { ahead: overdue as u64, passed: state.taken }
     }
 
@@ -568,12 +574,11 @@ impl<T> State<T> {
         Some(item)
     }
 
-    /// Returns the deadline of the first item, if that is due by now.
-    fn first_due(&mut self, now: Instant) -> Option<Instant> {
-        let by = self.epoch.passed_by(now);
-        let (tick, _) = self.wheel.peek(by)?;
-        // The wheel may be ahead of this reading.
-        (tick <= by).then(|| self.epoch.instant(tick))
+    /// Returns true if the first item is late.
+    fn is_late(&mut self, now: Instant) -> bool {
+        let by = self.epoch.passed_by(now.checked_sub(self.late).unwrap_or(now));
+        // The wheel may be ahead of this time.
+        self.wheel.peek(by).is_some_and(|(tick, _)| tick <= by)
     }
 
     /// Returns the deadline of the first item, or an earlier instant if it is not found soon.

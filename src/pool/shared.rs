@@ -19,8 +19,8 @@ use crate::job::{Job, Owner, Position, Run, Work};
 use crate::platform::sync::lock_std;
 use crate::wheel::WheelKey;
 
-/// A thread that brings tasks is held back when the head of the queue is overdue by more than this, and more than
-/// [`AHEAD`] tasks are.
+/// A thread that brings tasks is held back when the head of the queue is overdue by this at least, and more than [`AHEAD`] tasks
+/// are overdue.
 const LATE: Duration = Duration::from_millis(20);
 const AHEAD: u64 = SHORT as u64;
 
@@ -38,7 +38,7 @@ pub(super) type QueuedTask = Arc<dyn Run<Shared>>;
 impl Shared {
     pub(super) fn new(settings: PoolBuilder) -> Arc<Shared> {
         Arc::new(Shared {
-            queue: DelayedWorkQueue::with_clock(Arc::clone(&settings.clock)),
+            queue: DelayedWorkQueue::late_after(LATE, Arc::clone(&settings.clock)),
             threads: Threads::new(&settings),
             limit: PendingLimit::new(settings.max_pending),
             pressure: Backpressure::new(AHEAD),
@@ -69,11 +69,10 @@ impl Shared {
         };
         let offered = self.queue.offer_noted(deadline, queued, Some(now), |is_shut| !is_shut, note);
         let reason = match offered {
-            Ok((has_taker, head)) if has_taker || self.start_if_needed() => {
-                let head = head.filter(|_| may_wait);
-                // The task is in, so a clock that panics ends the wait, and not the call.
-                let wait = |head| _ = self.hook().catch(None, || self.hold_back(head, now));
-                head.into_iter().for_each(wait);
+            Ok((has_taker, is_behind)) if has_taker || self.start_if_needed() => {
+                if is_behind && may_wait {
+                    self.hold_back();
+                }
                 return Ok(task);
             }
             // A thread of the pool or a `shutdown_now` may have taken the task out in the meantime. Then it was accepted. If this
@@ -97,16 +96,13 @@ impl Shared {
         true
     }
 
-    /// Holds a producer back that is far ahead of the threads. `head` is the deadline of the head of a long queue, and `now` a
-    /// recent reading of the clock.
+    /// Holds a producer back that is far ahead of the threads, and is none of them.
     #[cold]
-    fn hold_back(&self, head: Instant, now: Instant) {
-        let is_late = now.saturating_duration_since(head) > LATE;
-        if is_late && !self.threads.pool.has_this_thread() {
-            self.pressure.hold_back(|| {
-                let now = self.now();
-                self.queue.flow(now, now.checked_sub(LATE).unwrap_or(now))
-            });
+    fn hold_back(&self) {
+        if !self.threads.pool.has_this_thread() {
+            let look = || self.queue.flow(self.now());
+            // The task is in, so a clock that panics ends the wait, and not the call.
+            self.hook().catch(None, || self.pressure.hold_back(look));
         }
     }
 

@@ -133,7 +133,7 @@ impl Member {
         lock_std(&self.own)
     }
 
-    /// Adds a task of this worker. Returns true if the queue is long and behind, or `None` if the worker is disposed.
+    /// Adds a task of this worker. Returns true if the queue is behind, or `None` if the worker is disposed.
     fn insert(&self, job: &Entry, due: Instant, now: Instant) -> Option<bool> {
         let mut own = self.own();
         let me = self.me.upgrade().filter(|_| !own.is_disposed)?;
@@ -143,7 +143,7 @@ impl Member {
         };
         let offered =
             self.queue.tasks.offer_noted(due, (Arc::clone(job), me), Some(now), |_| true, waits);
-        offered.ok().map(|(_, head)| head.is_some())
+        offered.ok().map(|(_, is_behind)| is_behind)
     }
 
     /// Runs a task that was taken out, and queues the next run of a series.
@@ -229,10 +229,7 @@ impl TaskQueue for Member {
         if !queue.has_thread {
             queue.run_here(); // a caller that drains is never ahead of itself
         } else if is_behind && !drain::this_thread().is_draining {
-            let look = || {
-                let now = self.now();
-                queue.tasks.flow(now, now)
-            };
+            let look = || queue.tasks.flow(self.now());
             // The task is in, so a clock that panics ends the wait, and not the call.
             self.hook.catch(None, || queue.pressure.hold_back(look));
         }
