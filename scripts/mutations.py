@@ -623,7 +623,7 @@ MUTATIONS = [
     ("deadlock: a thread that cannot be started counts", "src/pool/workers.rs",
      "        self.threads.pool.set_available(running);\n", "", tests("layers::pool")),
     ("deadlock: a wait does not look again", "src/pool/future.rs",
-     "(None, Some(Ok(waiting))) if waiting.is_stuck() =>", "(None, Some(Ok(_))) if false =>", tests("layers::pool")),
+     "(None, Some(Some(waiting))) if waiting.is_stuck() =>", "(None, Some(Some(_))) if false =>", tests("layers::pool")),
     ("a series that calls a box takes its delay over", "src/clock/repeat.rs",
      "        CHOSEN.set(choice.continue_value().flatten());\n",
      "        choice.continue_value().flatten().into_iter().for_each(|delay| CHOSEN.set(Some(delay)));\n", tests("repeat::series_that_choose")),

@@ -7,14 +7,14 @@
 //! - Values, wakers and closures are used and dropped with nothing locked.
 
 use std::any::type_name_of_val;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use crate::clock::timeline::after;
 use crate::executor::deadlock::{Waiting, wait_for, while_running};
-use crate::platform::panics::Delivered;
+use crate::platform::panics::{Delivered, caught};
 use crate::pool::{JoinError, Joinable, PanicPayload, ResultCell, ScheduledFuture};
 use crate::{Cancellable, PanicHook, Scheduler};
 
@@ -70,8 +70,7 @@ struct CallTask<T, F> {
 impl<T, F: FnOnce() -> T> CallTask<T, F> {
     fn run(self) {
         let CallTask { f, call } = self;
-        let ran = || catch_unwind(AssertUnwindSafe(f));
-        match while_running(Arc::as_ptr(&call.0).addr(), ran) {
+        match while_running(Arc::as_ptr(&call.0).addr(), || caught(f)) {
             Ok(value) => resolve(&call.0, Ok(value)),
             Err(panic) => {
                 let payload = PanicPayload::new(panic);
@@ -126,13 +125,13 @@ impl<T: Send> Joinable<T> for Call<T> {
         self.handle.clone()
     }
 
-    fn begin_wait(&self, waker: &Waker) -> Result<Waiting, JoinError> {
+    fn begin_wait(&self, waker: &Waker) -> Option<Waiting> {
         if self.scheduler.is_turned_here() {
-            return Err(JoinError::WouldDeadlock);
+            return None;
         }
         // The leftovers of a closed scheduler may be run by any thread.
         let by = || self.scheduler.threads().filter(|_| !self.scheduler.is_closed());
         // Joins know the call by the address of its cell.
-        wait_for(Arc::as_ptr(&self.cell).addr(), by, waker).ok_or(JoinError::WouldDeadlock)
+        wait_for(Arc::as_ptr(&self.cell).addr(), by, waker)
     }
 }

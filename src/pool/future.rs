@@ -12,7 +12,7 @@ use thiserror::Error;
 use crate::executor::deadlock::Waiting;
 use crate::platform::impls::impl_debug;
 use crate::platform::sync::lock_std;
-use crate::{Cancellable, PanicHook, ScheduleError, Sleeper, TaskPanic};
+use crate::{Cancellable, Clock, PanicHook, ScheduleError, Sleeper, SystemClock, TaskPanic};
 
 /// The result of a task, to be joined by a thread or awaited under any runtime.
 ///
@@ -46,8 +46,8 @@ pub(crate) trait Joinable<T>: Send + Sync {
     /// Reads the clock of its deadlines.
     fn now(&self) -> Instant;
     fn handle(self: Arc<Self>) -> Cancellable;
-    /// Notes that the calling thread waits for the task, and is woken by this waker. Returns an error if it would wait for ever.
-    fn begin_wait(&self, waker: &Waker) -> Result<Waiting, JoinError>;
+    /// Notes that the calling thread waits for the task, and is woken by this waker. Returns `None` if it would wait for ever.
+    fn begin_wait(&self, waker: &Waker) -> Option<Waiting>;
 }
 
 /// The result of a task, which is written once and taken once. Values and wakers are used and dropped with nothing
@@ -202,18 +202,12 @@ impl<T> ScheduledFuture<T> {
                 return Ok(Err(JoinError::Taken));
             }
             match (until, &waiting) {
-                (Some(until), _) => {
-                    let left = until.saturating_duration_since(Instant::now());
-                    if left.is_zero() {
-                        return Err(self);
-                    }
-                    sleeper.sleep_for(left);
-                }
+                (Some(until), _) if until <= Instant::now() => return Err(self),
                 // Looks again afterwards, because the task may have ended before the wait was noted.
                 (None, None) => waiting = Some(self.task.begin_wait(&waker)),
-                (None, Some(Err(_))) => return Err(self),
-                (None, Some(Ok(waiting))) if waiting.is_stuck() => return Err(self),
-                (None, Some(Ok(_))) => sleeper.sleep(),
+                (None, Some(None)) => return Err(self),
+                (None, Some(Some(waiting))) if waiting.is_stuck() => return Err(self),
+                _ => SystemClock.sleep(&sleeper, until),
             }
         }
     }

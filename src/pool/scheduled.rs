@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use super::builder::{PoolBuilder, ShutdownPolicy};
 use super::future::ScheduledFuture;
 use super::shared::{QueuedTask, Shared};
-use super::task::PoolTask;
 use crate::clock::repeat::unboxed;
 use crate::clock::timeline::after;
 use crate::executor::deadlock::PoolThreads;
@@ -122,9 +121,7 @@ impl ScheduledThreadPool {
         &self,
         f: F,
     ) -> Result<(), TryScheduleError<F>> {
-        let now = self.now();
-        let enqueued = self.shared().enqueue(now, now, true, Once::in_span(f));
-        enqueued.map(drop).map_err(Once::refused)
+        self.try_submit(f).map(drop)
     }
 
     /// Runs a task as soon as a thread is free, and returns a future of its result.
@@ -258,7 +255,7 @@ impl ScheduledThreadPool {
         period: Period,
         f: F,
     ) -> Result<ScheduledFuture<()>, TryScheduleError<F>> {
-        self.repeat(initial, period, type_name::<F>(), f).map(|task| ScheduledFuture::new(task))
+        self.repeat(initial, period, type_name::<F>(), f)
     }
 
     fn repeat<R: Repeat, F: FnMut() -> R + Send + 'static>(
@@ -267,11 +264,12 @@ impl ScheduledThreadPool {
         period: Period,
         name: &'static str,
         f: F,
-    ) -> Result<Arc<PoolTask<Series<F>>>, TryScheduleError<F>> {
+    ) -> Result<ScheduledFuture<()>, TryScheduleError<F>> {
         let now = self.now();
         let due = after(now, initial);
         let series = Series::new(name, due, period, f)?;
-        self.shared().enqueue(now, due, true, series).map_err(Series::refused)
+        let enqueued = self.shared().enqueue(now, due, true, series);
+        Ok(ScheduledFuture::new(enqueued.map_err(Series::refused)?))
     }
 
     /// Returns how many tasks wait in the queue. Tasks that run are not counted.
@@ -368,7 +366,7 @@ impl Schedule for ScheduledThreadPool {
             Request::After(delay, task) => (after(now, delay), task),
             Request::At(deadline, task) => (deadline, task),
             Request::Series(initial, period, task) => {
-                return Ok(Cancellable::from(self.repeat(initial, period, name, unboxed(task))?));
+                return Ok(self.repeat(initial, period, name, unboxed(task))?.handle());
             }
         };
         let task = self.shared().enqueue(now, deadline, true, NamedOnce { name, task });

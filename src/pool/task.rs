@@ -134,13 +134,13 @@ impl<W: Work> Joinable<W::Output> for PoolTask<W> {
         Cancellable::from(self)
     }
 
-    fn begin_wait(&self, waker: &Waker) -> Result<Waiting, JoinError> {
+    fn begin_wait(&self, waker: &Waker) -> Option<Waiting> {
         let shared = &self.owner.shared;
         let by = || {
             shared.start_if_needed(); // if no thread could be started when the task came, it is tried again
             // The tasks of a closed queue have been handed out, and any thread may run them.
             (!shared.queue.is_closed()).then(|| shared.threads.pool.clone())
         };
-        wait_for(std::ptr::from_ref(self).addr(), by, waker).ok_or(JoinError::WouldDeadlock)
+        wait_for(std::ptr::from_ref(self).addr(), by, waker)
     }
 }
