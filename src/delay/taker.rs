@@ -17,7 +17,6 @@
 //! - An item is taken out by the call that returns it. So a taker that was woken and is dropped has lost nothing,
 //!   and its wake-up goes to the next leader.
 
-use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
@@ -169,9 +168,4 @@ impl<K, V> Drop for Expirations<K, V> {
     }
 }
 
-impl<K, V> fmt::Debug for Expirations<K, V> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Expirations { queue, is_over, .. } = self;
-        f.debug_struct("Expirations").field("queue", queue).field("is_over", is_over).finish()
-    }
-}
+impl_debug!(Expirations<K, V>, self, queue: self.queue, is_over: self.is_over);

@@ -44,42 +44,33 @@ impl Scheduler {
         F: FnOnce() -> T + Send + 'static,
     {
         let deadline = after(self.now(), delay);
-        let cell = Arc::new(ResultCell::new());
+        let mut cell = Arc::new(ResultCell::new());
         let name = type_name_of_val(&f);
-        let task = CallTask { f, call: CancelledOnDrop(Arc::clone(&cell)) };
-        let (handle, cell) = match self.schedule_at_named(name, deadline, move || task.run()) {
-            Ok(handle) => (handle, cell),
+        // If it is dropped without a run, its closure goes first, and then the call is cancelled, even if dropping the closure
+        // panics.
+        let task = (f, CancelledOnDrop(Arc::clone(&cell)));
+        let scheduled = self.schedule_at_named(name, deadline, move || run(task));
+        let handle = scheduled.unwrap_or_else(|reason| {
             // The task has been dropped, and has told the other cell that it was cancelled.
-            Err(reason) => {
-                let refused = ResultCell::new();
-                resolve(&refused, Err(JoinError::Refused(reason)));
-                (Cancellable::already_cancelled(), Arc::new(refused))
-            }
-        };
+            cell = Arc::new(ResultCell::new());
+            resolve(&cell, Err(JoinError::Refused(reason)));
+            Cancellable::already_cancelled()
+        });
         ScheduledFuture::new(Arc::new(Call { scheduler: self.for_futures(), handle, cell }))
     }
 }
 
-/// The task of a call. If it is dropped without a run, its closure goes first, and then the call is cancelled, even if
-/// dropping the closure panics.
-struct CallTask<T, F> {
-    f: F,
-    call: CancelledOnDrop<T>,
-}
-
-impl<T, F: FnOnce() -> T> CallTask<T, F> {
-    fn run(self) {
-        let CallTask { f, call } = self;
-        match while_running(Arc::as_ptr(&call.0).addr(), || caught(f)) {
-            Ok(value) => resolve(&call.0, Ok(value)),
-            Err(panic) => {
-                let payload = PanicPayload::new(panic);
-                let message = payload.message().unwrap_or("a call has panicked").to_owned();
-                resolve(&call.0, Err(JoinError::Panicked(payload)));
-                // If there is no future any more, the payload is dropped here, and its `Drop` may panic too.
-                PanicHook::default().catch(None, || drop(call));
-                resume_unwind(Box::new(Delivered(message))); // the scheduler counts and reports it
-            }
+/// Runs the task of a call.
+fn run<T>((f, call): (impl FnOnce() -> T, CancelledOnDrop<T>)) {
+    match while_running(Arc::as_ptr(&call.0).addr(), || caught(f)) {
+        Ok(value) => resolve(&call.0, Ok(value)),
+        Err(panic) => {
+            let payload = PanicPayload::new(panic);
+            let message = payload.message().unwrap_or("a call has panicked").to_owned();
+            resolve(&call.0, Err(JoinError::Panicked(payload)));
+            // If there is no future any more, the payload is dropped here, and its `Drop` may panic too.
+            PanicHook::default().catch(None, || drop(call));
+            resume_unwind(Box::new(Delivered(message))); // the scheduler counts and reports it
         }
     }
 }

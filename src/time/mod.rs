@@ -340,22 +340,18 @@ pub fn resume() {
 /// Panics if the time of this thread is not paused.
 pub async fn advance(duration: Duration) {
     assert!(in_force::advance(duration), "{NOT_PAUSED}");
-    yield_now().await;
-}
-
-const NOT_PAUSED: &str = "time is not paused on this thread: call `tickwheel::time::pause` first";
-
-async fn yield_now() {
     let mut has_yielded = false;
-    poll_fn(|context| {
+    let yields = poll_fn(|context| {
         if std::mem::replace(&mut has_yielded, true) {
             return Poll::Ready(());
         }
         context.waker().wake_by_ref();
         Poll::Pending
-    })
-    .await;
+    });
+    yields.await;
 }
+
+const NOT_PAUSED: &str = "time is not paused on this thread: call `tickwheel::time::pause` first";
 
 /// Moves the virtual clock of the calling thread to the next deadline, if its time is [paused](pause). For a runtime that
 /// calls it whenever its only thread has nothing to do.

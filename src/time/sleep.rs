@@ -12,7 +12,6 @@
 
 use std::cell::Cell;
 use std::future::Future;
-use std::mem;
 use std::panic::resume_unwind;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
@@ -52,10 +51,8 @@ pub struct Sleep {
     alarm: Option<Alarm>,
     source: TimeSource,
     deadline: StdInstant,
-    /// When the alarm rings. While the sleep is fresh: when it was made.
+    /// When the alarm rings. Before the first poll of a sleep that was not reset: when it was made, if that was read.
     rings_at: StdInstant,
-    /// It was made with a deadline ahead of `rings_at`, and has not been polled.
-    is_fresh: bool,
     /// It was ready, and has not been reset since.
     is_over: bool,
     /// It was reset at least once.
@@ -92,12 +89,12 @@ impl Sleep {
 
     /// Returns a sleep until `deadline`, for a caller that has just read the clock.
     pub(super) fn between(source: TimeSource, now: StdInstant, deadline: StdInstant) -> Sleep {
-        Sleep { rings_at: now, is_fresh: now < deadline, ..Sleep::at(source, deadline) }
+        Sleep { rings_at: now, ..Sleep::at(source, deadline) }
     }
 
     pub(super) fn at(source: TimeSource, deadline: StdInstant) -> Sleep {
-        let (is_fresh, is_over, was_reset) = (false, false, false);
-        Sleep { alarm: None, source, deadline, rings_at: deadline, is_fresh, is_over, was_reset }
+        let (is_over, was_reset) = (false, false);
+        Sleep { alarm: None, source, deadline, rings_at: deadline, is_over, was_reset }
     }
 
     /// Returns the deadline.
@@ -135,7 +132,7 @@ impl Sleep {
 
     pub(super) fn move_to(&mut self, deadline: StdInstant) {
         self.deadline = deadline;
-        (self.is_fresh, self.is_over, self.was_reset) = (false, false, true);
+        (self.is_over, self.was_reset) = (false, true);
         if self.alarm.is_none() || (self.rings_at <= deadline && !self.source.is_virtual()) {
             // The alarm stays, if there is one. It rings at the old time and causes one poll in vain, which sets the
             // next alarm. So it costs two stores to put off a timeout with every message. On a clock that does not run
@@ -212,13 +209,14 @@ impl Sleep {
         // A sleep that is made and polled reads the clock once, because a reading is a fifth of the cost of both. If
         // the first poll comes late, on a clock that runs by itself, it is taken for one in time: it leaves an alarm
         // that rings at once. So sleeps of equal deadlines on several threads may become ready in any order.
-        let made = mem::take(&mut self.is_fresh).then_some(self.rings_at);
+        let is_fresh = self.rings_at < self.deadline && !self.was_reset;
+        let made = is_fresh.then_some(self.rings_at);
+        self.rings_at = self.deadline;
         let Some(scheduler) = self.source.scheduler() else { return self.refused(waker) };
         let read = made.unwrap_or_else(|| scheduler.now());
         let Ok(alarm) = scheduler.wake_at_since(read, self.deadline, waker) else {
             return self.refused(waker);
         };
-        self.rings_at = self.deadline;
         self.alarm = alarm;
         if self.alarm.is_some() { Poll::Pending } else { Poll::Ready(()) }
     }
@@ -230,7 +228,7 @@ impl Sleep {
         // What is left is read once by the old clock, and passes by the global one's. A sleep on a virtual clock that
         // was resumed goes over to the clock that runs on, and its deadline stays.
         if let Some(deadline) = self.source.fall_back(self.deadline) {
-            self.deadline = deadline;
+            (self.deadline, self.rings_at) = (deadline, deadline);
             return self.set_alarm(waker);
         }
         // The global one takes none either, so a task that has to wait polls again.

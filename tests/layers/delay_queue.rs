@@ -1653,11 +1653,11 @@ fn its_types_show_what_they_are() {
     queue.insert("a", 1, SECOND).expect("open");
     assert!(format!("{queue:?}").starts_with("DelayQueue { len: 1, next_deadline: Some("));
     let mut stream = queue.stream();
-    assert!(format!("{stream:?}").ends_with("is_over: false }"));
+    assert!(format!("{stream:?}").ends_with("is_over: false, .. }"));
     assert_eq!(format!("{:?}", queue.next()), "NextExpired { is_over: false, .. }");
     queue.close();
     assert_eq!(poll(&Poller::new(), &mut stream), Poll::Ready(None));
-    assert!(format!("{stream:?}").ends_with("is_over: true }"));
+    assert!(format!("{stream:?}").ends_with("is_over: true, .. }"));
     let refused = queue.insert("b", 2, SECOND).unwrap_err();
     assert_eq!(format!("{refused:?}"), "InsertError { reason: Closed, .. }");
 }
