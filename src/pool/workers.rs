@@ -19,6 +19,7 @@
 //!   would need one more thread than the limit. Otherwise each start would call for another one without end.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
@@ -60,7 +61,8 @@ pub(super) struct Threads {
 
 #[derive(Default)]
 struct Count {
-    starting: usize,
+    /// The threads that are starting or running, by their numbers, and whether they run. One that is gone is not in it.
+    threads: BTreeMap<usize, bool>,
     running: usize,
     /// How many threads were ever started, which numbers them.
     started: usize,
@@ -101,15 +103,15 @@ impl Shared {
         if count.running == limit {
             self.threads.is_full.store(true, Ordering::Relaxed);
         }
-        if (count.running > 0 || IN_FACTORY.get()) && count.running + count.starting >= limit {
+        if (count.running > 0 || IN_FACTORY.get()) && count.threads.len() >= limit {
             return count.running > 0;
         }
-        count.starting += 1;
         count.started += 1;
-        let name = format!("{}-{}", self.threads.name, count.started);
+        let number = count.started;
+        count.threads.insert(number, false);
         drop(count); // the factory is user code
-        let (shared, state) = (Arc::clone(self), Mutex::new(WorkerState::Starting));
-        let worker = Arc::new(Worker { shared, state });
+        let name = format!("{}-{number}", self.threads.name);
+        let worker = Arc::new(Worker { shared: Arc::clone(self), number });
         let worker_of_thread = Arc::clone(&worker);
         let work: Box<dyn FnOnce() + Send> = Box::new(move || worker_of_thread.work());
         let builder = thread::Builder::new().name(name);
@@ -119,8 +121,8 @@ impl Shared {
         let has_started = matches!(answer, Ok(Ok(())));
         answer.map_or_else(discard, |answer| quietly(|| drop(answer))); // what a user has made
         // If the thread does not own the worker any more, and never began, its work was dropped.
-        let is_lost =
-            Arc::strong_count(&worker) == 1 && *lock_std(&worker.state) == WorkerState::Starting;
+        let is_lost = Arc::strong_count(&worker) == 1
+            && lock_std(&self.threads.count).threads.get(&number) == Some(&false);
         if has_started && !is_lost {
             worker.begin(); // it may have begun, and even ended, by itself
             return true;
@@ -137,7 +139,7 @@ impl Shared {
     }
 
     fn has_no_threads(&self, count: &Count) -> bool {
-        count.running + count.starting == 0 && self.queue.is_over()
+        count.threads.is_empty() && self.queue.is_over()
     }
 
     /// Waits until the queue is over and all threads have ended. Returns false if the time is up before.
@@ -162,16 +164,7 @@ impl Shared {
 /// One thread. It is owned by the thread itself, and in the meantime by the call that starts it.
 struct Worker {
     shared: Arc<Shared>,
-    /// Locked alone, or while the count is locked.
-    state: Mutex<WorkerState>,
-}
-
-/// How a thread is counted. The drawing is at the top of the file.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum WorkerState {
-    Starting,
-    Running,
-    Gone,
+    number: usize,
 }
 
 impl Worker {
@@ -234,39 +227,35 @@ impl Worker {
     /// for the limit.
     fn begin(&self) -> bool {
         let mut count = lock_std(&self.shared.threads.count);
-        let mut state = lock_std(&self.state);
-        if *state == WorkerState::Starting {
-            count.starting -= 1;
+        if count.threads.get(&self.number) == Some(&false) {
             let has_room = count.running < self.shared.settings.threads;
             count.running += usize::from(has_room);
-            *state = if has_room { WorkerState::Running } else { WorkerState::Gone };
+            count.threads.remove(&self.number);
+            count.threads.extend(has_room.then_some((self.number, true)));
             self.shared.threads.pool.set_available(self.shared.settings.threads);
         }
-        *state == WorkerState::Running
+        count.threads.contains_key(&self.number)
     }
 
-    fn leave(&self, count: &mut Count) {
-        let before = std::mem::replace(&mut *lock_std(&self.state), WorkerState::Gone);
-        match before {
-            WorkerState::Starting => count.starting -= 1,
-            WorkerState::Running => count.running -= 1,
-            WorkerState::Gone => {}
-        }
+    /// Counts the thread no longer. Returns true if it was starting.
+    fn leave(&self, count: &mut Count) -> bool {
+        let before = count.threads.remove(&self.number);
+        count.running -= usize::from(before == Some(true));
+        before == Some(false)
     }
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
         let threads = &self.shared.threads;
-        let has_begun = *lock_std(&self.state) != WorkerState::Starting;
-        self.leave(&mut lock_std(&threads.count));
+        let was_starting = self.leave(&mut lock_std(&threads.count));
         threads.is_full.store(false, Ordering::Relaxed); // another thread may take its place
         if self.shared.queue.is_over() {
             self.shared.look_again(); // this thread has taken the last task
         }
         // A thread that has just brought a task may have relied on this one: it found this one in the list of takers, or
         // `is_full`. It has put its task in before.
-        if has_begun {
+        if !was_starting {
             self.shared.start_if_needed();
         }
     }
