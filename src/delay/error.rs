@@ -10,25 +10,17 @@ use crate::{ScheduleError, TryScheduleError};
 /// It is `Send` and `Sync` for every key and value that is `Send`, because it never gives out a reference to them. So `?`
 /// converts it into `Box<dyn Error + Send + Sync>`. The [`source`](std::error::Error::source) is the [`ScheduleError`].
 #[derive(Error)]
-#[error("{}", advice(*.reason))]
+#[error("{}", if *.reason == ScheduleError::Full { FULL } else { CLOSED })]
 pub struct InsertError<K, V> {
     #[source]
     reason: ScheduleError,
     refused: TryScheduleError<(K, V)>,
 }
 
-fn advice(reason: ScheduleError) -> &'static str {
-    match reason {
-        ScheduleError::Full => {
-            "the delay queue is full: take what is due, remove something, or raise the limit that was given to \
-             `with_capacity_limit`"
-        }
-        _ => {
-            "the delay queue or its scheduler has been closed: keep the value that `into_inner` returns, or insert it into \
-             another queue"
-        }
-    }
-}
+const FULL: &str = "the delay queue is full: take what is due, remove something, or raise the limit that was given to \
+                    `with_capacity_limit`";
+const CLOSED: &str = "the delay queue or its scheduler has been closed: keep the value that `into_inner` returns, or \
+                      insert it into another queue";
 
 impl<K, V> InsertError<K, V> {
     pub(super) fn new(reason: ScheduleError, refused: (K, V)) -> InsertError<K, V> {

@@ -33,13 +33,13 @@ pub(super) struct Items<K, V> {
     /// No item is due before it: see SHARD-1.
     pub(super) head: Moment,
     pub(super) table: Table,
-    wheel: Wheel<Item<K, V>>,
+    pub(super) wheel: Wheel<Item<K, V>>,
 }
 
 /// Not zero, which makes an `Option` of an [`Item`] as small as the item.
 type Hash = NonZeroU32;
 
-struct Item<K, V> {
+pub(super) struct Item<K, V> {
     hash: Hash,
     key: K,
     value: V,
@@ -57,10 +57,6 @@ impl<K, V> Items<K, V> {
         let wheel = Wheel::with_granularity(BUCKETS, GRANULARITY, start.0);
         let wheel = wheel.in_one_page(); // many shards have few values each
         Items { wheel, table: Table::default(), head: Moment::NEVER, is_closed: false }
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.wheel.len()
     }
 
     /// Returns a place before which no item comes out, if items have become due.
@@ -114,12 +110,10 @@ impl<K, V> Items<K, V> {
         std::mem::replace(self, nothing)
     }
 
-    /// Takes all items out, due or not, in no order.
-    pub(super) fn drain(mut self) -> impl Iterator<Item = (Due, Out<K, V>)> {
-        self.wheel.take_all().into_iter().map(|(deadline, order, Item { key, value, .. })| {
-            let deadline = Moment(deadline);
-            ((deadline, order), (deadline, key, value))
-        })
+    /// Takes all items out, due or not, each with its place among equal deadlines. They come in no order.
+    pub(super) fn drain(mut self) -> impl Iterator<Item = (Out<K, V>, u64)> {
+        let out = |(at, order, Item { key, value, .. })| ((Moment(at), key, value), order);
+        self.wheel.take_all().into_iter().map(out)
     }
 
     /// Panics if an invariant is broken, for tests.

@@ -207,7 +207,7 @@ impl<K, V> DelayQueue<K, V> {
 
     /// Returns the number of items, due or not.
     pub fn len(&self) -> usize {
-        self.shared.all_shards().1.iter().map(|items| items.len()).sum()
+        self.shared.all_shards().1.iter().map(|items| items.wheel.len()).sum()
     }
 
     /// Returns true if there is no item, due or not.
@@ -346,8 +346,8 @@ impl<K, V> DelayQueue<K, V> {
     /// ```
     pub fn close(&self) -> Vec<Expired<K, V>> {
         let mut all: Vec<_> = self.shared.close().into_iter().flat_map(Items::drain).collect();
-        all.sort_by_key(|(due, _)| *due);
-        all.into_iter().map(|(_, out)| self.shared.expired(out)).collect()
+        all.sort_by_key(|((deadline, ..), order)| (*deadline, *order));
+        all.into_iter().map(|(out, _)| self.shared.expired(out)).collect()
     }
 
     /// Returns true if inserts are refused, because the queue or its scheduler has been closed.
