@@ -706,8 +706,8 @@ MUTATIONS = [
     ("wake: a sleeper with a deadline is not woken for an earlier one", "src/wake/mod.rs",
      "deadline < until)", "deadline < until && false)", models("loops")),
     ("pool: a taker falls asleep after the lock is free", "src/pool/queue.rs",
-     "            let before = state.waiters.set_asleep(ticket, until, waker);\n",
-     "            drop(state);\n            let mut state = self.lock();\n            let before = state.waiters.set_asleep(ticket, until, waker);\n",
+     "            let before = state.waiters.set_asleep(*ticket, until, sleeper.waker());\n",
+     "            drop(state);\n            let mut state = self.lock();\n            let before = state.waiters.set_asleep(*ticket, until, sleeper.waker());\n",
      models("takers")),
     # The message loop
     ("loop: it falls asleep after the lock is free", "src/message_loop/inbox.rs",

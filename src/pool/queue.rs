@@ -7,7 +7,6 @@
 //! - QUEUE-4 No user code runs under the lock: neither the clock, nor the `Drop` of an item, which is moved out first.
 
 use std::num::NonZeroU64;
-use std::ops::ControlFlow::{self, Break, Continue};
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::Waker;
@@ -280,37 +279,38 @@ impl<T> DelayedWorkQueue<T> {
     }
 
     fn wait(&self, timeout: Option<Duration>) -> Option<T> {
-        let now = self.clock.now(); // before the lock, so it may be old, but is never ahead of the clock
+        let mut now = self.clock.now(); // before the lock, so it may be old, but is never ahead of the clock
         let end = timeout.and_then(|timeout| now.checked_add(timeout));
-        let found = self.lock().look(now, end);
-        if let Break(item) = found {
-            return item;
-        }
-        let (sleeper, ticket) = (Sleeper::new(), self.lock().waiters.join());
+        let mut waiting = None;
         let taken = caught(|| {
             loop {
-                let (now, waker) = (self.clock.now(), sleeper.waker());
                 let mut state = self.lock();
-                if let Break(item) = state.look(now, end) {
+                let item = state.take_due(now);
+                if item.is_some() || state.is_over() || end.is_some_and(|end| end <= now) {
                     return item;
                 }
+                let join = || (Sleeper::new(), state.waiters.join());
+                let (sleeper, ticket) = waiting.get_or_insert_with(join);
                 // The leader sleeps towards the head's deadline, and everybody towards their own end.
-                let leads = state.waiters.leads(ticket);
+                let leads = state.waiters.leads(*ticket);
                 let head = if leads { state.not_before() } else { None };
                 let until = head.into_iter().chain(end).min();
-                let before = state.waiters.set_asleep(ticket, until, waker);
+                let before = state.waiters.set_asleep(*ticket, until, sleeper.waker());
                 drop(state);
                 drop(before);
-                self.clock.sleep(&sleeper, until); // returns at once if the waker was called in between
+                self.clock.sleep(sleeper, until); // returns at once if the waker was called in between
+                now = self.clock.now();
             }
         });
         // Also if the clock has panicked, the waiter leaves the list.
-        let mut state = self.lock();
-        let head = state.not_before();
-        let (mine, leader) = state.waiters.leave(ticket, head);
-        drop(state);
-        drop(mine);
-        leader.into_iter().for_each(Waker::wake);
+        if let Some((_sleeper, ticket)) = waiting {
+            let mut state = self.lock();
+            let head = state.not_before();
+            let (mine, leader) = state.waiters.leave(ticket, head);
+            drop(state);
+            drop(mine);
+            leader.into_iter().for_each(Waker::wake);
+        }
         taken.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
@@ -552,15 +552,6 @@ impl<T> DelayedWorkQueue<T> {
 }
 
 impl<T> State<T> {
-    /// Breaks, with an item or without one, if a taker has nothing to wait for.
-    fn look(&mut self, now: Instant, end: Option<Instant>) -> ControlFlow<Option<T>> {
-        if let Some(item) = self.take_due(now) {
-            return Break(Some(item));
-        }
-        let is_over = self.is_over() || end.is_some_and(|end| end <= now);
-        if is_over { Break(None) } else { Continue(()) }
-    }
-
     fn is_over(&self) -> bool {
         self.is_closed || self.ends_when_empty && self.wheel.is_empty()
     }
