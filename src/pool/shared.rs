@@ -1,8 +1,8 @@
 //! The state that a pool, its tasks and its threads share, and how a task comes in.
 //!
 //! ```text
-//!   schedule ---> enqueue ---> offer ---> the queue ---> next_task ---> task::run ---> Job::run ---> the future
-//!   scheduled     here                    queue          workers        task           job           future
+//!   schedule ---> enqueue ---> offer ---> the queue ---> work ---> task::run ---> Job::run ---> the future
+//!   scheduled     here                    queue          workers   task           job           future
 //! ```
 
 use std::sync::Arc;

@@ -176,29 +176,21 @@ impl Worker {
         self.shared.threads.pool.join();
         let mut is_blind = false;
         loop {
-            match self.next_task() {
-                Ok(Some(task)) => {
+            match self.shared.settings.on_panic.catch(None, || self.wait_while_idle()) {
+                Some(Some(task)) => {
                     is_blind = false;
+                    self.shared.start_if_needed(); // for the tasks that it leaves behind
                     let address = Arc::as_ptr(&task).cast::<()>().addr();
                     while_running(address, || task::run(&self.shared, task));
                 }
-                Ok(None) => return,
-                Err(()) if is_blind => rest_blind(),
-                Err(()) => is_blind = true, // a clock that has panicked once is asked again at once
+                Some(None) => return,
+                None if is_blind => rest_blind(),
+                None => is_blind = true, // a clock that has panicked once is asked again at once
             }
         }
     }
 
-    /// Waits for a task that is due, and sees to the tasks that are left behind. Returns `None` if the thread is to end, and
-    /// an error if the clock has panicked, which the hook was told.
-    fn next_task(&self) -> Result<Option<QueuedTask>, ()> {
-        let next = self.shared.settings.on_panic.catch(None, || self.wait_while_idle());
-        if matches!(next, Some(Some(_))) {
-            self.shared.start_if_needed();
-        }
-        next.ok_or(())
-    }
-
+    /// Waits for a task that is due. Returns `None` if the thread is to end.
     fn wait_while_idle(&self) -> Option<QueuedTask> {
         let Shared { queue, threads, settings, .. } = &*self.shared;
         let mut wait = settings.keep_alive.unwrap_or(KEEP_ALIVE);
