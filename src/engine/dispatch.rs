@@ -10,8 +10,7 @@ use super::Engine;
 use super::bounds::{BATCH, HAND_OVER, LONGEST_PAUSE_NANOS, SHARE_NANOS, SKIP, TAKE_IN};
 use crate::clock::tick::Times;
 use crate::engine::slots::closure::Named;
-use crate::engine::slots::deadline::{self, CameOut};
-use crate::engine::slots::task;
+use crate::engine::slots::{deadline, task};
 use crate::executor::due::{Closure, GivenBack};
 use crate::executor::numbered::NumberedExecutor;
 use crate::observe::trace;
@@ -99,14 +98,7 @@ impl Engine {
     fn still_due(&mut self, entry: Entry) -> Option<Entry> {
         // The look at the holder is a cache miss, so the holders of later entries are fetched meanwhile.
         self.ready.fetch_ahead();
-        match deadline::come_out(entry) {
-            CameOut::Due => Some(entry),
-            CameOut::Stale => None,
-            CameOut::PutOff(entry) => {
-                self.file_again(entry);
-                None
-            }
-        }
+        deadline::is_due(entry, |later| self.file_again(later)).then_some(entry)
     }
 
     /// Wakes this waker and up to `most` of the wakers that follow, as long as no task is due between them. Returns how
@@ -252,21 +244,21 @@ impl Engine {
         let mut passed_over = 0;
         while self.batch.len() < most && passed_over < SKIP {
             let Some(entry) = self.retries.of(executor).pop() else { break };
-            match deadline::come_out(entry) {
-                CameOut::Due => {
-                    self.batch.due.push(entry);
-                    continue;
+            let is_due = deadline::is_due(entry, |later| {
+                // It was put off. If it is due again by now, it goes to its new position in this queue. In the ready
+                // queue, many of these would stand before the tasks of other executors (S30). Otherwise the executor
+                // must not see it (S28).
+                if later.moment() <= self.now {
+                    self.retries.of(executor).push(later);
+                } else {
+                    self.file_again(later);
                 }
-                CameOut::Stale => {}
-                // It was put off, and is due again by now. It goes to its new position in this queue. In the ready
-                // queue, many of these would stand before the tasks of other executors (S30).
-                CameOut::PutOff(entry) if entry.moment() <= self.now => {
-                    self.retries.of(executor).push(entry);
-                }
-                // It was put off and is not due, so the executor must not see it (S28).
-                CameOut::PutOff(entry) => self.file_again(entry),
+            });
+            if is_due {
+                self.batch.due.push(entry);
+            } else {
+                passed_over += 1;
             }
-            passed_over += 1;
         }
         (self.batch.len(), passed_over)
     }

@@ -3,7 +3,7 @@
 use super::bounds::{GIVE_BACK, LOOK_AHEAD, SETTLE, SKIP, STALE, SWEEP};
 use super::{Engine, Next, Precision};
 use crate::clock::tick::Moment;
-use crate::engine::slots::deadline::{self, CameOut};
+use crate::engine::slots::deadline;
 use crate::engine::slots::depot::depot;
 use crate::engine::slots::task::is_live;
 use crate::engine::slots::trim;
@@ -129,14 +129,7 @@ impl Engine {
             // The entry of a task that was put off stands for an earlier time. It is filed where its task is due, and
             // the look begins anew, until the first entry of all is one whose task is due then.
             let mut moved = Vec::new();
-            let mut is_valid = |entry: Entry| match deadline::come_out(entry) {
-                CameOut::Due => true,
-                CameOut::Stale => false,
-                CameOut::PutOff(entry) => {
-                    moved.push(entry);
-                    false
-                }
-            };
+            let mut is_valid = |entry: Entry| deadline::is_due(entry, |later| moved.push(later));
             self.ready.skip(usize::MAX, |entry| !is_valid(entry));
             let first = self.wheel.first(usize::MAX, |entry| is_valid(*entry)).map(Moment);
             let refused = self.retries.first_refused(is_valid);

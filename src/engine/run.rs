@@ -20,7 +20,7 @@ use super::this_thread;
 use crate::clock::clocks::Clock;
 use crate::clock::repeat::{Repeat, next_run};
 use crate::clock::tick::Moment;
-use crate::engine::slots::deadline::{self, CameOut, Rearmed};
+use crate::engine::slots::deadline::{self, Rearmed};
 use crate::engine::slots::task::Leftover;
 use crate::engine::slots::{Phase, Running, task};
 use crate::executor::due::{self, AHEAD};
@@ -306,9 +306,9 @@ impl Shared {
     fn put_off(&self, entry: Entry) -> Option<Entry> {
         let now = self.try_now().unwrap_or(entry.moment()).max(entry.moment());
         let mut filing = Publication::new(self, false);
-        let came_out = deadline::put_off(entry, now, |next| filing.publish::<()>(next, now));
+        let is_due = deadline::put_off(entry, now, |next| filing.publish::<()>(next, now));
         filing.ring();
-        matches!(came_out, CameOut::Due).then_some(Entry { deadline: now.0, ..entry })
+        is_due.then_some(Entry { deadline: now.0, ..entry })
     }
 }
 

@@ -9,7 +9,7 @@ use loom::thread;
 use super::ends::{self, Keeper};
 use crate::clock::tick::Moment;
 use crate::clock::tick::Times;
-use crate::engine::slots::deadline::{self, CameOut, Reset};
+use crate::engine::slots::deadline::{self, Reset};
 use crate::engine::slots::{Running, magazines, task};
 use crate::platform::sync::{Ordering, lock};
 use crate::wheel::entry::{Entry, Runner, SchedulerId, TaskKey};
@@ -22,10 +22,7 @@ fn entry_of(key: TaskKey) -> Entry {
 
 /// Does what an executor does that runs a task at 5.
 fn claim(entry: Entry, mut announce: impl FnMut(Entry) -> bool) -> Option<(Running, Moment)> {
-    let put_off = |entry| {
-        let came_out = deadline::put_off(entry, Moment(5), &mut announce);
-        matches!(came_out, CameOut::Due).then_some(entry)
-    };
+    let put_off = |entry| deadline::put_off(entry, Moment(5), &mut announce).then_some(entry);
     Running::claim(entry, put_off)
 }
 

@@ -58,16 +58,6 @@ pub(crate) enum Rearmed {
     Closed,
 }
 
-/// What an entry that has come out stands for.
-pub(crate) enum CameOut {
-    /// Its task is due, or a claim has to decide.
-    Due,
-    /// Its task is due later. This entry has to be filed now.
-    PutOff(Entry),
-    /// Nothing: it is stale.
-    Stale,
-}
-
 // ----- looks -----------------------------------------------------------------------------------
 
 /// Returns when a task is due that waits, pending or returned, and the scheduler on whose timeline that is. Of a task that
@@ -172,38 +162,36 @@ pub(crate) fn reset(
 // ----- entries that come out -------------------------------------------------------------------
 
 /// Looks at an entry that has come out of the wheel, before it is handed over. The tick thread calls this, so that no
-/// executor gets the task too early.
+/// executor gets the task too early. Returns true if the task is due, or if a claim has to decide. If the task is due later,
+/// `file` gets the entry that has to be filed now. Of a stale entry nothing comes.
 #[inline]
-pub(crate) fn come_out(entry: Entry) -> CameOut {
-    let Some(holder) = blocks::holder(entry.slot()) else { return CameOut::Stale };
+pub(crate) fn is_due(entry: Entry, file: impl FnMut(Entry)) -> bool {
+    let Some(holder) = blocks::holder(entry.slot()) else { return false };
     let word = holder.word.load();
     // Without holding the task, because nearly all entries come out at their deadline. A reset may still come before
     // the claim, which looks again.
-    if !word.is_filed_as(entry.number()) {
-        CameOut::Stale
-    } else if !word.is_in(Phase::Held) && holder.deadline() <= entry.moment() {
-        CameOut::Due
-    } else {
-        put_off(entry, entry.moment(), |_| true)
+    let is_live = word.is_filed_as(entry.number());
+    let is_later = word.is_in(Phase::Held) || entry.moment() < holder.deadline();
+    if !is_live || !is_later {
+        return is_live;
     }
+    let mut next = None;
+    let is_due = put_off(entry, entry.moment(), |again| next.replace(again).is_none());
+    next.into_iter().for_each(file); // when the task is not held any more (WORD-5)
+    is_due
 }
 
-/// Files the task of an entry again that has come out too early, unless its deadline has passed by `now`. `announce` gets its
-/// next entry, and returns false if the engine is closed.
+/// Files the task of an entry again that has come out too early. `announce` gets its next entry, and returns false if the
+/// engine is closed. If its deadline has passed by `now`, does nothing and returns true.
 #[cold]
-pub(crate) fn put_off(entry: Entry, now: Moment, announce: impl FnOnce(Entry) -> bool) -> CameOut {
-    let Some(holder) = blocks::holder(entry.slot()) else { return CameOut::Stale };
-    let Some(word) = holder.hold(entry) else { return CameOut::Stale };
-    let deadline = holder.deadline();
-    if deadline <= now {
-        holder.word.put_back(word);
-        return CameOut::Due;
-    }
-    let again = word.filed_again();
-    let next = entry.filed_again(deadline, again.number());
-    let is_filed = announce(next);
+pub(crate) fn put_off(entry: Entry, now: Moment, announce: impl FnOnce(Entry) -> bool) -> bool {
+    let Some(holder) = blocks::holder(entry.slot()) else { return false };
+    let Some(word) = holder.hold(entry) else { return false };
+    let (deadline, again) = (holder.deadline(), word.filed_again());
+    let is_due = deadline <= now;
+    let is_filed = !is_due && announce(entry.filed_again(deadline, again.number()));
     holder.word.put_back(if is_filed { again } else { word }); // RESET-4
-    CameOut::PutOff(next)
+    is_due
 }
 
 impl Running {
