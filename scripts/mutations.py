@@ -285,7 +285,7 @@ MUTATIONS = [
         self.shared.termination.will_run(task.key);
 """, models("ends")),
     ("nobody waits for what runs", "src/engine/termination.rs",
-     "all(|run| task::is_over(run.key))", "all(|run| matches!(run.stage, Stage::Last) || task::is_over(run.key))", tests("end_of_life::s29_s31_end_of_life")),
+     "self.runs.keys().all(|run| task::is_over(*run))", "self.runs.iter().all(|(key, run)| matches!(run, Stage::Last) || task::is_over(*key))", tests("end_of_life::s29_s31_end_of_life")),
     ("a task whose name is read is hidden from the sweep", "src/engine/slots/state.rs",
      "self.number() == number || self.is_in(Phase::Held)", "self.number() == number && !self.is_in(Phase::Held)", TESTS + ["--lib", "state"]),
     ("a chosen delay is lost on its way", "src/clock/repeat.rs",

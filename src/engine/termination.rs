@@ -27,6 +27,7 @@
 //!   written, all in one order. For a one-shot there is no such order: its end may be found only by the look at its word
 //!   that a waiting thread takes every few milliseconds.
 
+use std::collections::BTreeMap;
 use std::mem;
 use std::sync::PoisonError;
 use std::task::{Poll, Waker};
@@ -45,12 +46,7 @@ use crate::wheel::entry::TaskKey;
 /// What is to be done with a leftover that was taken in its run. It is carried out behind that run.
 pub(crate) type Decision = Box<dyn FnOnce(Leftover) + Send>;
 
-/// A run that was in progress when the end came, or that of a leftover.
-struct Run {
-    key: TaskKey,
-    stage: Stage,
-}
-
+/// What comes after a run that was in progress when the end came, or after that of a leftover.
 enum Stage {
     /// Nothing comes after it, or what comes is being done already: its task is a one-shot, a leftover, or was cancelled.
     Last,
@@ -60,10 +56,10 @@ enum Stage {
     Taken(Option<Decision>),
 }
 
-impl Run {
-    /// Returns true if its series will be a leftover. The list may also have one that is over, or doomed (END-5).
+impl Stage {
+    /// Returns true if the series of this run will be a leftover. It may also be over, or doomed (END-5).
     fn leaves_over(&self) -> bool {
-        matches!(self.stage, Stage::InRun(_)) && task::goes_on(self.key)
+        matches!(self, Stage::InRun(task) if task::goes_on(task.key))
     }
 }
 
@@ -112,7 +108,7 @@ struct State {
     is_attended: bool,
     has_come: bool,
     leftovers: Vec<Leftover>,
-    runs: Vec<Run>,
+    runs: BTreeMap<TaskKey, Stage>,
     /// The tasks that wait for the end. Each sleeps until it comes.
     waiters: WaitList<()>,
 }
@@ -123,26 +119,26 @@ const LOOK: Duration = Duration::from_millis(5);
 impl State {
     /// Returns true if the end has come, and no series is in a run that the calling thread has to wait for.
     fn is_ready(&self) -> bool {
-        self.has_come && !self.runs.iter().any(|run| run.leaves_over() && holds_up(run.key))
+        self.has_come && !self.runs.iter().any(|(key, run)| run.leaves_over() && holds_up(*key))
     }
 
     /// Returns true if the end has come, and no run is in progress, of whatever kind.
     fn is_over(&self) -> bool {
-        self.has_come && self.runs.iter().all(|run| task::is_over(run.key))
+        self.has_come && self.runs.keys().all(|run| task::is_over(*run))
     }
 
     /// Returns true if there are leftovers to take, now or behind their runs.
     fn has_leftovers(&self) -> bool {
-        !self.leftovers.is_empty() || self.runs.iter().any(Run::leaves_over)
+        !self.leftovers.is_empty() || self.runs.values().any(Stage::leaves_over)
     }
 
     /// Takes all leftovers, by deadline. Series in their runs become leftovers by this.
     fn take(&mut self) -> Vec<Leftover> {
         // The caller that comes first gets them all. All others find an end without leftovers.
         let mut leftovers = mem::take(&mut self.leftovers);
-        for run in self.runs.iter_mut().filter(|run| run.leaves_over()) {
+        for run in self.runs.values_mut().filter(|run| run.leaves_over()) {
             // The run goes on. Its thread carries out the decision of the new owner.
-            if let Stage::InRun(task) = mem::replace(&mut run.stage, Stage::Taken(None)) {
+            if let Stage::InRun(task) = mem::replace(run, Stage::Taken(None)) {
                 leftovers.push(Leftover { is_in_run: true, ..task });
             }
         }
@@ -275,7 +271,7 @@ impl Termination {
             // it is in its run, the runner has not come yet, because this has the lock. So it will find its series on
             // this list (END-3).
             let word = task::settled_word(key).filter(|word| word.number() == found.number());
-            let kind = match word.map(Word::phase) {
+            let stage = match word.map(Word::phase) {
                 Some(Phase::Running) if found.is_series() => {
                     let period = task::period(key.slot);
                     let deadline = now.after_nanos(period); // as far as can be said now
@@ -284,12 +280,12 @@ impl Termination {
                 Some(Phase::Running | Phase::Doomed | Phase::Ending) => Stage::Last,
                 _ => continue,
             };
-            state.runs.push(Run { key, stage: kind });
+            state.runs.insert(key, stage);
         }
         state.leftovers.extend(listed);
         state.has_come = true;
         let count =
-            state.leftovers.len() + state.runs.iter().filter(|run| run.leaves_over()).count();
+            state.leftovers.len() + state.runs.values().filter(|run| run.leaves_over()).count();
         // Under the same lock, so a caller that comes to want them finds all of them or none.
         let unwanted = if state.fate == Fate::Wanted { Vec::new() } else { state.take() };
         self.notify(state);
@@ -322,33 +318,30 @@ impl Termination {
         let mut state = self.lock();
         // Under the lock, so the engine finds the series either in its run or among the leftovers (END-3).
         let task = make_leftover()?;
-        let run = state.runs.iter_mut().find(|run| run.key == key);
-        match run.map(|run| mem::replace(&mut run.stage, Stage::Last)) {
-            Some(Stage::Taken(Some(decision))) => return Some((task, Some(decision))),
+        // Under the same lock: another thread may run the leftover at once, and that run must stay on the list.
+        match state.runs.remove(&key) {
+            Some(Stage::Taken(Some(decision))) => {
+                state.runs.insert(key, Stage::Last);
+                return Some((task, Some(decision)));
+            }
             Some(Stage::Taken(None)) => {} // it is a leftover like any other from now on
             _ => state.leftovers.push(task),
         }
-        // Under the same lock: another thread may run the leftover at once, and that run must stay on the list.
-        state.runs.retain(|run| run.key != key);
         self.notify(state);
         Some((task, None))
     }
 
     /// Notes that a leftover is about to run, until [`run_is_over`](Termination::run_is_over).
     pub(crate) fn will_run(&self, key: TaskKey) {
-        self.lock().runs.push(Run { key, stage: Stage::Last });
+        self.lock().runs.insert(key, Stage::Last);
     }
 
     /// Notes that a run has ended, and what was to be done behind it.
     #[cold]
     pub(crate) fn run_is_over(&self, key: TaskKey) {
         let mut state = self.lock();
-        let runs = mem::take(&mut state.runs).into_iter();
-        let (over, others): (Vec<_>, Vec<_>) = runs.partition(|run| run.key == key);
-        state.runs = others;
-        if over.is_empty() {
-            return; // nobody waits for it: most runs that end while their scheduler closes, and each leftover once
-        }
+        // Nobody waits for most runs that end while their scheduler closes, nor for each leftover once.
+        let Some(over) = state.runs.remove(&key) else { return };
         self.notify(state);
         // A decision about a series that has ended by itself may hold the last handle to another scheduler, or to a
         // user's executor.
@@ -358,8 +351,8 @@ impl Termination {
     /// Has this done with a leftover that was taken in its run, when that run has ended. If it has ended already, the
     /// decision comes back.
     pub(crate) fn decide(&self, key: TaskKey, decision: Decision) -> Result<(), Decision> {
-        match self.lock().runs.iter_mut().find(|run| run.key == key) {
-            Some(Run { stage: Stage::Taken(decided), .. }) => *decided = Some(decision),
+        match self.lock().runs.get_mut(&key) {
+            Some(Stage::Taken(decided)) => *decided = Some(decision),
             _ => return Err(decision),
         }
         Ok(())
