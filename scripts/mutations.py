@@ -1084,8 +1084,8 @@ MUTATIONS = [
         if threshold != AWAKE && (due""", models("sleep")),
     ("ordering: closing is said, not in order", "src/engine/termination.rs",
      "self.is_closing.store(true, Ordering::SeqCst);", "self.is_closing.store(true, Ordering::Release);", models("ends")),
-    ("ordering: a series ends, not in order", "src/engine/run.rs",
-     "if self.termination.is_closing_in_order() && task", "if self.is_closing() && task", models("ends")),
+    ("ordering: a series ends, not in order", "src/engine/termination.rs",
+     "self.is_closing.load(Ordering::SeqCst)", "self.is_closing.load(Ordering::Acquire)", models("ends")),
     ("ordering: closing is said after the bell", "src/engine/shared.rs",
      """        self.termination.begin();
         self.bell.ring();

@@ -89,7 +89,7 @@
 //!      |  T1  threshold: store t          SeqCst          |  P2  listed: load                SeqCst
 //!      v                                                  |      if clear: listed = true     Relaxed
 //!   ARMED                                                 |  P3            head: exchange    SeqCst
-//!      |  T2  is_closing: load            Acquire         v
+//!      |  T2  is_closing: load            SeqCst          v
 //!      |  T3  head: load                  SeqCst       LISTED
 //!      |      if set: head: swap          Acquire         |  P4  threshold: load             SeqCst
 //!      |  T4    listed: store false       SeqCst          |
@@ -175,8 +175,9 @@
 //!
 //! ## Stop
 //!
-//! A stop first sets `is_closing`, and then rings, whatever the threshold is. The sleeper's look T2 is only Acquire and may
-//! miss the flag, and this ring leaves a token for that case. A stop happens once, so it need not spare a wake-up.
+//! A stop first sets `is_closing`, and then rings, whatever the threshold is. So it does not look
+//! at the threshold, and the ring leaves a token if the sleeper has missed the flag at T2. A stop happens once, so it need not
+//! spare a wake-up.
 //!
 //! ## Drivers
 //!

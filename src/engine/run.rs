@@ -70,7 +70,7 @@ impl Shared {
     fn run_has_ended(&self, key: TaskKey) {
         // The end of a series is written before this look, and the engine does the opposite, so one of the two sees the
         // other (END-5). A close that waits for a one-shot looks by itself now and then, and this spares it the wait.
-        if self.termination.is_closing_in_order() && task::is_over(key) {
+        if self.is_closing() && task::is_over(key) {
             self.termination.run_is_over(key);
         }
     }

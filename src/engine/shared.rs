@@ -125,8 +125,8 @@ impl Shared {
 
     /// Stops the scheduler: nothing is accepted any more, and the engine comes to its end.
     pub(crate) fn stop(&self) {
-        // The flag comes before the ring. The sleeper's last look may miss it anyway, because that look is only Acquire.
-        // So the ring leaves a token whatever the threshold says. A stop happens once, and need not spare a wake-up.
+        // The flag comes before the ring, which leaves a token whatever the threshold says, for a sleeper whose last look has
+        // missed the flag. A stop happens once, and need not spare a wake-up.
         self.termination.begin();
         self.bell.ring();
     }
