@@ -39,8 +39,8 @@ pub(crate) struct Depot {
     blocks: usize,
     /// Free slots of pages that are not absent.
     free: usize,
-    /// All slots of pages that are not absent.
-    resident: usize,
+    /// Slots that are not free, nor in the hands of a trim.
+    in_use: usize,
     /// The lowest value of `free` since the last call of [`Depot::watch`]: nobody has needed these slots since then.
     least_free: usize,
     /// How many of the slots that were free at the beginning of the last trim it could not get rid of, and how many were in use
@@ -116,14 +116,11 @@ impl Depot {
     /// Takes in free slots.
     pub(super) fn put(&mut self, slots: &[u32]) {
         for slot in slots.iter().map(|slot| *slot as usize) {
-            debug_assert!(!is_set(&self.pages, slot), "slot {slot} is free twice (SLOT-1)");
             debug_assert!(!is_set(&self.absent, slot / PAGE), "slot {slot} was in use");
-            if self.pages[slot / PAGE] == 0 {
-                self.set_open(slot / PAGE);
-            }
-            set(&mut self.pages, slot);
+            self.open(slot / PAGE, 1 << (slot % PAGE));
         }
         self.free += slots.len();
+        self.in_use -= slots.len();
         self.check_sometimes();
     }
 
@@ -161,7 +158,6 @@ impl Depot {
         if is_set(&self.absent, page) {
             clear(&mut self.absent, page);
             self.free += PAGE;
-            self.resident += PAGE;
         }
         let before = magazine.len();
         let slots = &mut self.pages[page];
@@ -177,19 +173,29 @@ impl Depot {
             clear(&mut self.open, page);
         }
         self.free -= count;
+        self.in_use += count;
         self.least_free = self.least_free.min(self.free);
     }
 
-    fn set_open(&mut self, page: usize) {
-        set(&mut self.open, page);
-        self.lowest = self.lowest.min(page / 64);
+    /// Makes slots of a page free, whose bits are set in `slots`.
+    fn open(&mut self, page: usize, slots: u64) {
+        debug_assert_eq!(
+            self.pages[page] & slots,
+            0,
+            "a slot of page {page} is free twice (SLOT-1)"
+        );
+        if self.pages[page] == 0 {
+            set(&mut self.open, page);
+            self.lowest = self.lowest.min(page / 64);
+        }
+        self.pages[page] |= slots;
     }
 
     // ----- the next block ------------------------------------------------------------------
 
     /// Returns true if fewer slots are left than half a block has, and another block can be added.
     fn is_short(&self) -> bool {
-        let left = (self.blocks << BLOCK_BITS) - self.resident + self.free;
+        let left = (self.blocks << BLOCK_BITS) - self.in_use;
         left < (1 << BLOCK_BITS) / 2 && self.blocks < BLOCKS
     }
 
@@ -254,18 +260,14 @@ impl Depot {
     fn is_too_much(&self, free: usize) -> bool {
         // Otherwise a trim that a few scattered tasks have stopped would begin again and again.
         let has_changed =
-            free > 2 * self.free_after_trim || self.in_use() < self.in_use_after_trim / 2;
-        free > self.in_use().max(WORTH_TRIMMING) && has_changed
-    }
-
-    fn in_use(&self) -> usize {
-        self.resident - self.free
+            free > 2 * self.free_after_trim || self.in_use < self.in_use_after_trim / 2;
+        free > self.in_use.max(WORTH_TRIMMING) && has_changed
     }
 
     /// Notes what a trim may get rid of; each page that goes is then subtracted. What becomes free meanwhile does not
     /// count, because above the page that the trim has come to it is left for the next one.
     pub(super) fn trim_begins(&mut self) {
-        (self.free_after_trim, self.in_use_after_trim) = (self.free, self.in_use());
+        (self.free_after_trim, self.in_use_after_trim) = (self.free, self.in_use);
     }
 
     /// Returns the number of pages.
@@ -284,7 +286,6 @@ impl Depot {
             clear(&mut self.open, page);
             if !is_set(&self.absent, page) {
                 self.free -= PAGE;
-                self.resident -= PAGE;
             }
         }
         Some((group.start * PAGE) as u32..(group.end * PAGE) as u32)
@@ -293,12 +294,7 @@ impl Depot {
     /// Takes the slots of whole pages back in, and notes whether the pages are absent now.
     pub(crate) fn put_group(&mut self, slots: Range<u32>, is_absent: bool) {
         for page in slots.start as usize / PAGE..slots.end as usize / PAGE {
-            debug_assert_eq!(
-                self.pages[page], 0,
-                "page {page} was in the trimmer's hands (SLOT-1)"
-            );
-            self.pages[page] = u64::MAX;
-            self.set_open(page);
+            self.open(page, u64::MAX);
             if is_absent {
                 if !is_set(&self.absent, page) {
                     self.free_after_trim = self.free_after_trim.saturating_sub(PAGE);
@@ -307,7 +303,6 @@ impl Depot {
             } else {
                 clear(&mut self.absent, page);
                 self.free += PAGE;
-                self.resident += PAGE;
             }
         }
         self.check_sometimes();
@@ -329,19 +324,18 @@ impl Depot {
     fn check_invariants(&self) {
         assert_eq!(self.pages.len(), self.blocks * PAGES_PER_BLOCK);
         assert!(self.open.iter().take(self.lowest).all(|word| *word == 0), "below the lowest");
-        let (mut free, mut present) = (0, 0);
+        let (mut free, mut others) = (0, 0);
         for (page, slots) in self.pages.iter().enumerate() {
             assert_eq!(is_set(&self.open, page), *slots != 0, "page {page} is open");
             if is_set(&self.absent, page) {
                 assert!([0, u64::MAX].contains(slots), "page {page} is absent, and is used");
             } else {
                 free += slots.count_ones() as usize;
-                present += PAGE;
+                others += slots.count_zeros() as usize;
             }
         }
         assert_eq!(free, self.free, "the free slots");
-        // Pages in the trimmer's hands do not count as resident, whichever they are.
-        assert!(self.free <= self.resident && self.resident <= present, "the slots in use");
+        assert!(self.in_use <= others, "the slots in use, or in the hands of a trim");
     }
 }
 
@@ -376,19 +370,19 @@ mod tests {
     fn pages_that_go_come_back_whole() {
         const FIRST: u32 = 70; // in the second word
         let page = |number: u32| number * PAGE as u32..(number + 1) * PAGE as u32;
-        let counts = |depot: &Depot| (depot.free / PAGE, depot.resident / PAGE);
+        let counts = |depot: &Depot| (depot.free / PAGE, depot.in_use / PAGE);
         let mut depot = of_one_block();
         let all = take_ones(&mut depot, 73 * PAGE);
         assert!(all.iter().copied().eq(0..73 * PAGE as u32), "the lowest first");
         assert_eq!(counts(&depot), (0, 73));
         assert_eq!(depot.take_group(72..73), None, "all of it is in use");
         depot.put(&all[FIRST as usize * PAGE..]);
-        assert_eq!(counts(&depot), (3, 73));
+        assert_eq!(counts(&depot), (3, 70));
 
         // Two pages go. In the meantime slots are taken from behind them.
         let (first, second) = (page(FIRST), page(FIRST + 1));
         assert_eq!(depot.take_group(70..72), Some(first.start..second.end));
-        assert_eq!((counts(&depot), depot.take_group(70..72)), ((1, 71), None));
+        assert_eq!((counts(&depot), depot.take_group(70..72)), ((1, 70), None));
         assert_eq!(depot.take_one(), Some(second.end));
         assert_eq!(depot.take_group(72..73), None, "one is in use");
         depot.put(&[second.end]);
@@ -397,15 +391,15 @@ mod tests {
         // One comes back absent. So nothing of it counts, and it does not go again until it is used.
         depot.put_group(first.clone(), true);
         depot.put_group(second.clone(), false);
-        assert_eq!((counts(&depot), depot.take_group(70..71)), ((2, 72), None));
+        assert_eq!((counts(&depot), depot.take_group(70..71)), ((2, 70), None));
         assert_eq!(depot.take_group(71..72), Some(second.clone()));
         depot.put_group(second.clone(), false);
         // Both go, the absent one along with the other, and both come back present.
         assert_eq!(depot.take_group(70..72), Some(first.start..second.end));
         depot.put_group(first.start..second.end, false);
-        assert_eq!(counts(&depot), (3, 73));
+        assert_eq!(counts(&depot), (3, 70));
         assert_eq!(take_ones(&mut depot, 2 * PAGE), (first.start..second.end).collect::<Vec<_>>());
-        assert_eq!(counts(&depot), (1, 73));
+        assert_eq!(counts(&depot), (1, 72));
         assert_eq!(depot.take_one(), Some(second.end));
         depot.put(&[200]);
         depot.check_invariants();
@@ -423,19 +417,23 @@ mod tests {
         depot.lowest = depot.open.len(); // it has been looked through
         assert!(depot.add_pages() && !depot.is_short());
         assert_eq!(depot.take_one(), Some(1 << BLOCK_BITS));
-        assert_eq!((depot.free, depot.resident), (PAGE - 1, (1 << BLOCK_BITS) + PAGE));
+        assert_eq!((depot.free, depot.in_use), (PAGE - 1, (1 << BLOCK_BITS) + 1));
     }
 
     #[test]
     fn s09_what_a_trim_could_not_get_rid_of_is_tried_again_when_it_may_have_changed() {
         let million = 1_000_000;
-        let mut depot = Depot { free: 9 * million, resident: 10 * million, ..of_one_block() };
+        let mut depot = Depot { free: 9 * million, in_use: million, ..of_one_block() };
         assert!(depot.is_bloated());
         depot.trim_begins(); // it finds no page that was wholly free
         assert!(!depot.is_bloated());
-        depot.free += million / 4;
+        let end = |depot: &mut Depot, tasks: usize| {
+            depot.free += tasks;
+            depot.in_use -= tasks;
+        };
+        end(&mut depot, million / 4);
         assert!(!depot.is_bloated(), "most of what stood in its way is still there");
-        depot.free += million / 2;
+        end(&mut depot, million / 2);
         assert!(depot.is_bloated());
     }
 
