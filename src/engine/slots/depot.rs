@@ -83,7 +83,7 @@ pub(crate) fn add_block_ahead() {
     // The system clears a page when it is first touched, which would delay one schedule in 64 by a microsecond. So the
     // whole block is touched here, in half a millisecond, before anybody uses it.
     if let Some(block) = is_needed.then(|| blocks::map(true)).flatten() {
-        depot().add_block(block);
+        depot().add_block(|| Some(block));
     }
 }
 
@@ -146,7 +146,7 @@ impl Depot {
                 self.lowest += 1;
             }
             // Not touched ahead: the caller waits under the lock. Each of its pages comes when it is touched.
-            if !self.has_room() || !self.add_block(blocks::map(false)?) {
+            if !self.add_block(|| blocks::map(false)) {
                 return None;
             }
         }
@@ -199,15 +199,16 @@ impl Depot {
         left < (1 << BLOCK_BITS) / 2 && self.blocks < BLOCKS
     }
 
-    /// Makes the slots of a new block free. Returns false if there is no room for it. Its addresses stay unused then, so
-    /// the caller asks [`has_room`](Depot::has_room) before it maps a block. Only another thread can take the room away.
-    fn add_block(&mut self, block: Block) -> bool {
+    /// Makes the slots of a new block free, if there is room for it, and `map` returns one. Returns false otherwise. If it was
+    /// mapped before, its addresses stay unused then. So the caller has asked [`has_room`](Depot::has_room), and only another
+    /// thread can have taken the room away.
+    fn add_block(&mut self, map: impl FnOnce() -> Option<Block>) -> bool {
         // A block gets its number only once its memory is there, so a slot number always has memory behind it.
-        let has_room = self.add_pages();
-        if has_room {
-            blocks::publish(self.blocks - 1, block);
-        }
-        has_room
+        let block = if self.has_room() { map() } else { None };
+        let Some(block) = block else { return false };
+        blocks::publish(self.blocks, block);
+        self.add_pages();
+        true
     }
 
     /// Returns true if another block can be added: there are not all blocks yet, and there is memory to list its pages.
@@ -224,17 +225,13 @@ impl Depot {
         })
     }
 
-    /// Lists the pages of a further block, all of whose slots are free. Returns false if there is no room for it.
-    fn add_pages(&mut self) -> bool {
-        if !self.has_room() {
-            return false;
-        }
+    /// Lists the pages of a further block, all of whose slots are free.
+    fn add_pages(&mut self) {
         let pages = (self.blocks + 1) * PAGES_PER_BLOCK;
         self.pages.resize(pages, u64::MAX);
         self.open.resize(pages / 64, u64::MAX);
         self.absent.resize(pages / 64, u64::MAX);
         self.blocks += 1;
-        true
     }
 
     // ----- what could go back --------------------------------------------------------------
@@ -358,7 +355,7 @@ mod tests {
     /// Returns a depot of one block, of which no page has ever been used.
     fn of_one_block() -> Depot {
         let mut depot = Depot::default();
-        assert!(depot.add_pages());
+        depot.add_pages();
         depot
     }
 
@@ -415,7 +412,8 @@ mod tests {
         let rest = take_ones(&mut depot, (1 << BLOCK_BITS) - half.len());
         assert_eq!(rest.last(), Some(&((1 << BLOCK_BITS) - 1)));
         depot.lowest = depot.open.len(); // it has been looked through
-        assert!(depot.add_pages() && !depot.is_short());
+        depot.add_pages();
+        assert!(!depot.is_short());
         assert_eq!(depot.take_one(), Some(1 << BLOCK_BITS));
         assert_eq!((depot.free, depot.in_use), (PAGE - 1, (1 << BLOCK_BITS) + 1));
     }
@@ -441,7 +439,7 @@ mod tests {
     fn s09_a_second_smaller_peak_is_given_back_too() {
         let mut depot = of_one_block();
         while (depot.blocks << BLOCK_BITS) < 4 * WORTH_TRIMMING {
-            assert!(depot.add_pages());
+            depot.add_pages();
         }
         let peak = take_ones(&mut depot, 4 * WORTH_TRIMMING);
         depot.put(&peak);
