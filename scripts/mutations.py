@@ -974,7 +974,7 @@ MUTATIONS = [
      "        self.pause = 0;\n        self.retry_at",
      TESTS + ["--test", "alone", "s07_s30", "--test", "executors"]),
     ("overload: one that is refused again loses its place", "src/engine/retries.rs",
-     "        self.first -= 1;\n        self.tasks.insert((refused.deadline, self.first), refused);\n",
+     "        self.places += 1;\n        self.tasks.insert((refused.deadline, -self.places), refused);\n",
      "        self.push(refused);\n", TESTS + ["--test", "executors"]),
     ("overload: a clock that panics takes a claimed task along", "src/engine/run.rs",
      "self.ask_clock(Clock::now).map(|reading| self.watch.timeline.present(reading))",

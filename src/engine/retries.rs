@@ -35,8 +35,8 @@ pub(super) struct Retries {
     /// By the number of the executor. A number is used again when its executor is gone. By then nothing in the queue is still
     /// to run, because each task keeps its executor alive.
     all: BTreeMap<u32, RetryQueue>,
-    /// The executor whose queue a sweep goes on with.
-    sweep_from: u32,
+    /// The executor whose queue a sweep goes on with, and where in the queue.
+    sweep_from: (u32, Place),
 }
 
 impl Retries {
@@ -109,11 +109,12 @@ impl Retries {
     /// queues.
     pub(super) fn sweep(&mut self, mut budget: usize) -> bool {
         // The list may change between the slices. A sweep goes on with the next number that is still there.
-        let left = self.all.range_mut(self.sweep_from..).find_map(|(number, queue)| {
-            let is_done = queue.sweep(&mut budget) && budget > 0;
-            (!is_done).then_some(*number)
+        let (first, place) = self.sweep_from;
+        let left = self.all.range_mut(first..).find_map(|(number, queue)| {
+            let from = if *number == first { place } else { Place::default() };
+            Some((*number, queue.sweep(from, &mut budget)?))
         });
-        self.sweep_from = left.unwrap_or(0);
+        self.sweep_from = left.unwrap_or_default();
         left.is_none()
     }
 
@@ -139,19 +140,18 @@ const FEW: usize = 8;
 /// An executor that takes as many tasks as this at a time is asked more often.
 const MANY: usize = 32;
 
+/// Where a task stands in a queue: its deadline, and a number that orders equal deadlines.
+type Place = (u64, i64);
+
 /// The tasks that an executor has refused, by deadline, and at equal deadlines by their places. It does not keep the
 /// executor alive.
 pub(super) struct RetryQueue {
     executor: Weak<NumberedExecutor>,
     backlog: Arc<Backlog>,
     /// A tree, so that it can be swept in slices.
-    tasks: BTreeMap<(u64, i64), Entry>,
-    /// The place of the last task that came.
-    last: i64,
-    /// The place of the last task that was put back.
-    first: i64,
-    /// Where a sweep goes on.
-    sweep_from: (u64, i64),
+    tasks: BTreeMap<Place, Entry>,
+    /// How many places were given: above zero to tasks that came, below to those that were put back.
+    places: i64,
     /// The pause after the last refusal, in nanoseconds; 0 while the executor takes all.
     pause: u64,
     pub(super) retry_at: Option<Moment>,
@@ -165,9 +165,7 @@ impl RetryQueue {
             executor: Arc::downgrade(executor),
             backlog: Arc::clone(&executor.backlog),
             tasks: BTreeMap::new(),
-            last: 0,
-            first: 0,
-            sweep_from: (0, 0),
+            places: 0,
             pause: 0,
             retry_at: None,
             has_refused_for_good: false,
@@ -182,19 +180,18 @@ impl RetryQueue {
 
     /// Puts a task behind those of the same deadline.
     pub(super) fn push(&mut self, entry: Entry) {
-        self.last += 1;
-        self.tasks.insert((entry.deadline, self.last), entry);
+        self.places += 1;
+        self.tasks.insert((entry.deadline, self.places), entry);
     }
 
     /// Puts a task that was refused before those of the same deadline. If the executor takes no pause already, its first one
     /// begins.
     pub(super) fn put_back(&mut self, refused: Entry, now: Moment, first_pause: u64) {
         // A task that is refused again was the first of its deadline, and becomes the first again.
-        self.first -= 1;
-        self.tasks.insert((refused.deadline, self.first), refused);
+        self.places += 1;
+        self.tasks.insert((refused.deadline, -self.places), refused);
         if self.pause == 0 {
-            self.pause = first_pause;
-            self.retry_at = Some(now.after_nanos(first_pause));
+            self.rest(0, now, first_pause);
         }
     }
 
@@ -221,17 +218,15 @@ impl RetryQueue {
         self.retry_at = Some(now.after_nanos(self.pause));
     }
 
-    /// Looks at up to `budget` entries, and drops the stale ones. Returns true at the end of the queue.
-    fn sweep(&mut self, budget: &mut usize) -> bool {
-        let looked_at = self.tasks.range(self.sweep_from..).take(*budget);
+    /// Looks at up to `budget` entries from a place on, and drops the stale ones. Returns the place where the budget was used up.
+    fn sweep(&mut self, from: Place, budget: &mut usize) -> Option<Place> {
+        let looked_at = self.tasks.range(from..).take(*budget);
         let looked_at: Vec<_> = looked_at.map(|(place, entry)| (*place, *entry)).collect();
-        let is_done = looked_at.len() < *budget;
         *budget -= looked_at.len();
-        let last = looked_at.last().filter(|_| !is_done);
-        self.sweep_from = last.map_or((0, 0), |((deadline, place), _)| (*deadline, place + 1));
-        let stale = looked_at.into_iter().filter(|(_, entry)| !is_live(*entry));
-        stale.for_each(|(place, _)| _ = self.tasks.remove(&place));
-        is_done
+        let stale = looked_at.iter().filter(|(_, entry)| !is_live(*entry));
+        stale.for_each(|(place, _)| _ = self.tasks.remove(place));
+        let ((deadline, number), _) = looked_at.last().filter(|_| *budget == 0)?;
+        Some((*deadline, number + 1))
     }
 
     /// Panics with what is broken.
@@ -239,7 +234,7 @@ impl RetryQueue {
         let ends = self.tasks.first_key_value().into_iter().chain(self.tasks.last_key_value());
         for ((deadline, place), entry) in ends {
             assert_eq!(*deadline, entry.deadline, "a task stands elsewhere");
-            assert!((self.first..=self.last).contains(place), "no task was given place {place}");
+            assert!(place.abs() <= self.places, "no task was given place {place}");
         }
         let is_retried = self.pause > 0 && self.retry_at.is_some();
         let is_retried = is_retried || self.has_refused_for_good || self.tasks.is_empty();
@@ -304,10 +299,10 @@ mod tests {
     fn s19_the_queue_is_swept_in_slices() {
         let mut queue = RetryQueue::new(&executor());
         (0..1000).for_each(|at| queue.push(entry(at, u32::MAX >> 4))); // a slot that nobody has
-        let (mut slices, mut budget) = (1, 100);
-        while !queue.sweep(&mut budget) {
+        let (mut slices, mut budget, mut from) = (1, 100, Place::default());
+        while let Some(next) = queue.sweep(from, &mut budget) {
             assert_eq!(budget, 0);
-            (slices, budget) = (slices + 1, 100);
+            (slices, budget, from) = (slices + 1, 100, next);
         }
         assert_eq!((queue.tasks.len(), slices), (0, 11));
     }
