@@ -104,8 +104,8 @@ MUTATIONS = [
     ("a sweep that keeps what its chain needs now", "src/wheel/places.rs",
      "        if place == self.swept && !self.kept.is_empty() {", "        if false {", TESTS + ["--lib", "sweep"]),
     # Cancel
-    ("a claim that takes nothing", "src/engine/slots/task.rs",
-     "let word = held.in_phase(Phase::Running);", "let word = held;",
+    ("a claim that takes nothing", "src/engine/slots/deadline.rs",
+     "word.in_phase(Phase::Running));", "word);",
      tests("cancel::s08_s11_cancel", "repeat::s12_s16_repeating")),
     ("leaked closure", "src/scheduler/handle.rs",
      "        let (thrown, over) = task.discard();\n        over.end();\n        if let Some(thrown) = thrown {\n"

@@ -362,7 +362,7 @@ impl due::TaskOwner for Shared {
     }
 
     fn name(&self, due: Entry) -> Option<&'static str> {
-        task::name(due)
+        task::settled(due).and_then(|(key, _)| task::name(key))
     }
 
     fn instant(&self, moment: Moment) -> Instant {

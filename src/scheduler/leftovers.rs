@@ -267,7 +267,7 @@ impl PendingTask {
     /// ```
     pub fn name(&self) -> &'static str {
         let Some(task) = self.task else { return "a task that is over" };
-        task::name_of_leftover(task.key).unwrap_or_else(|| {
+        task::name(task.key).unwrap_or_else(|| {
             if task::goes_on(task.key) { "a series in its run" } else { "a cancelled task" }
         })
     }

@@ -211,7 +211,9 @@ impl Running {
                 if word.is_series() {
                     holder.set_deadline(NOT_MOVED);
                 }
-                return Some((Running::begin(entry.slot(), word, holder), deadline));
+                let (key, word) = (holder.key(entry.slot()), word.in_phase(Phase::Running));
+                holder.word.put_back(word);
+                return Some((Running { key, word, holder }, deadline));
             }
             // It asks the clock, which may be a user's, so the task is not held meanwhile.
             holder.word.put_back(word);

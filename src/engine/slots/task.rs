@@ -114,20 +114,18 @@ pub(crate) fn withdraw<T: Content>(key: TaskKey) -> Option<T> {
     Some(Ending(Over { key, word: word.in_phase(Phase::Ending), holder }).take_back())
 }
 
-/// Returns the word of the task's holder, if no later task has it.
+/// Returns the word of the task's holder, if no later task has it. In one total order with every cancel.
 #[inline]
 pub(crate) fn word(key: TaskKey) -> Option<Word> {
     let holder = blocks::holder(key.slot)?;
-    let word = holder.word.load();
+    let word = holder.word.load_in_order();
     holder.is_of(key).then_some(word)
 }
 
 /// Returns true if the holder tells that the task was cancelled: as long as it is in its last run, and until another task
-/// uses the holder. In one total order with every cancel.
+/// uses the holder.
 pub(crate) fn is_known_as_cancelled(key: TaskKey) -> bool {
-    let Some(holder) = blocks::holder(key.slot) else { return false };
-    let word = holder.word.load_in_order();
-    holder.is_of(key) && (word.is_in(Phase::Doomed) || word.ended_by_cancel())
+    word(key).is_some_and(|word| word.is_in(Phase::Doomed) || word.ended_by_cancel())
 }
 
 /// Like [`word`], but waits for a task that is held. In one total order with every cancel.
@@ -158,11 +156,15 @@ pub(crate) fn period(slot: u32) -> u64 {
     blocks::annex(slot).map_or(0, |annex| annex.period.load(Ordering::Relaxed))
 }
 
-/// Returns the name of the closure of a leftover.
-pub(crate) fn name_of_leftover(key: TaskKey) -> Option<&'static str> {
+/// Returns the name of the closure of a task that waits, pending or returned.
+pub(crate) fn name(key: TaskKey) -> Option<&'static str> {
     let holder = blocks::holder(key.slot)?;
-    let word = holder.word.hold(|_| holder.is_of(key), Phase::Returned)?;
-    Some(name_of_held(holder, word))
+    let held = |word: Word| (word.waits() && holder.is_of(key)).then(|| word.in_phase(Phase::Held));
+    let word = holder.word.change(held)?;
+    // SAFETY: this thread holds the task, so there is a body (HOLDER-1) and nobody else touches it (HOLDER-2).
+    let names = holder.closure.with_mut(|place| unsafe { (*place).assume_init_ref() }.names());
+    holder.word.put_back(word);
+    Some(names.name())
 }
 
 /// Makes a leftover of `from` pending at the scheduler `to`, on an executor there. `times` translates its deadline.
@@ -238,21 +240,6 @@ pub(crate) fn settled(entry: Entry) -> Option<(TaskKey, Word)> {
     holder.settled(|word| word.is_filed_as(entry.number()).then(|| (key(), word)))
 }
 
-/// Returns the name of the closure of a pending task.
-pub(crate) fn name(entry: Entry) -> Option<&'static str> {
-    let holder = blocks::holder(entry.slot())?;
-    let word = holder.hold(entry)?;
-    Some(name_of_held(holder, word))
-}
-
-/// Returns the name of the closure of a task that the caller holds, and puts the task back.
-fn name_of_held(holder: &TaskHolder, word: Word) -> &'static str {
-    // SAFETY: this thread holds the task, so there is a body (HOLDER-1) and nobody else touches it (HOLDER-2).
-    let names = holder.closure.with_mut(|place| unsafe { (*place).assume_init_ref() }.names());
-    holder.word.put_back(word);
-    names.name()
-}
-
 /// A task that was pending at the end of its scheduler.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Leftover {
@@ -283,20 +270,11 @@ pub(crate) fn make_leftover(slot: u32, number: u32, from: Phase) -> Option<Lefto
 /// A task that its owner has claimed, to run or to drop it.
 pub(crate) struct Running {
     pub(crate) key: TaskKey,
-    word: Word,
+    pub(super) word: Word,
     pub(super) holder: &'static TaskHolder,
 }
 
 impl Running {
-    /// Claims a task that the caller holds, and that had this word.
-    #[inline]
-    pub(super) fn begin(slot: u32, held: Word, holder: &'static TaskHolder) -> Running {
-        let key = holder.key(slot); // it is held
-        let word = held.in_phase(Phase::Running);
-        holder.word.put_back(word);
-        Running { key, word, holder }
-    }
-
     /// Claims a leftover for its only run. After that no cancel wins, not even for a series.
     pub(crate) fn claim_leftover(key: TaskKey) -> Option<Running> {
         let holder = blocks::holder(key.slot)?;
@@ -387,20 +365,16 @@ impl Ending {
     pub(crate) fn discard(self) -> (Option<Box<Thrown>>, Over) {
         // Most closures own nothing that has to be dropped, and then this is a comparison.
         let Over { key, word, holder } = self.0;
-        let thrown = if word.executor() == 0 && !self.has_drop() {
+        // SAFETY: see `names`.
+        let has_drop =
+            holder.closure.with_mut(|place| unsafe { (*place).assume_init_ref() }.has_drop());
+        let thrown = if word.executor() == 0 && !has_drop {
             None
         } else {
             // SAFETY: see `names`. `Over` cannot reach the closure again.
             unsafe { drop_all(holder, key.slot, word) }
         };
         (thrown, self.0)
-    }
-
-    /// Returns false if the closure can be forgotten instead of dropped.
-    #[inline]
-    fn has_drop(&self) -> bool {
-        // SAFETY: see `names`.
-        self.0.holder.closure.with_mut(|place| unsafe { (*place).assume_init_ref() }.has_drop())
     }
 
     /// Takes out a waker, which has no executor.
