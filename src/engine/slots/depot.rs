@@ -236,39 +236,26 @@ impl Depot {
 
     // ----- what could go back --------------------------------------------------------------
 
-    /// Returns true if so much is free that it may be worth giving back.
-    pub(super) fn is_bloated(&self) -> bool {
-        self.is_too_much(self.free)
-    }
-
-    /// Begins to watch how much stays free. Like [`is_bloated`](Depot::is_bloated), returns true if that may be worth it.
+    /// Begins to watch how much stays free. Returns true if that may be worth giving back.
     pub(crate) fn watch(&mut self) -> bool {
         self.least_free = self.free;
-        self.is_bloated()
+        self.stayed_bloated()
     }
 
-    /// Returns true if so much has stayed free since [`Depot::watch`].
+    /// Returns true if since [`Depot::watch`] more slots have stayed free than are in use, and more than twice as many as the
+    /// last trim has left free. If fewer than half of the tasks are left that kept that trim from doing more, the first
+    /// condition is enough.
     pub(super) fn stayed_bloated(&self) -> bool {
-        self.is_too_much(self.least_free)
-    }
-
-    /// Returns true if more slots are free than are in use, and more than twice as many as the last trim has left free. If
-    /// fewer than half of the tasks are left that kept that trim from doing more, the first condition is enough.
-    fn is_too_much(&self, free: usize) -> bool {
         // Otherwise a trim that a few scattered tasks have stopped would begin again and again.
         let has_changed =
-            free > 2 * self.free_after_trim || self.in_use < self.in_use_after_trim / 2;
-        free > self.in_use.max(WORTH_TRIMMING) && has_changed
+            self.least_free > 2 * self.free_after_trim || self.in_use < self.in_use_after_trim / 2;
+        self.least_free > self.in_use.max(WORTH_TRIMMING) && has_changed
     }
 
     /// Notes what a trim may get rid of; each page that goes is then subtracted. What becomes free meanwhile does not
-    /// count, because above the page that the trim has come to it is left for the next one.
-    pub(super) fn trim_begins(&mut self) {
+    /// count, because above the page that the trim has come to it is left for the next one. Returns the number of pages.
+    pub(super) fn trim_begins(&mut self) -> usize {
         (self.free_after_trim, self.in_use_after_trim) = (self.free, self.in_use);
-    }
-
-    /// Returns the number of pages.
-    pub(super) fn pages(&self) -> usize {
         self.pages.len()
     }
 
@@ -422,17 +409,17 @@ mod tests {
     fn s09_what_a_trim_could_not_get_rid_of_is_tried_again_when_it_may_have_changed() {
         let million = 1_000_000;
         let mut depot = Depot { free: 9 * million, in_use: million, ..of_one_block() };
-        assert!(depot.is_bloated());
+        assert!(depot.watch());
         depot.trim_begins(); // it finds no page that was wholly free
-        assert!(!depot.is_bloated());
+        assert!(!depot.watch());
         let end = |depot: &mut Depot, tasks: usize| {
             depot.free += tasks;
             depot.in_use -= tasks;
         };
         end(&mut depot, million / 4);
-        assert!(!depot.is_bloated(), "most of what stood in its way is still there");
+        assert!(!depot.watch(), "most of what stood in its way is still there");
         end(&mut depot, million / 2);
-        assert!(depot.is_bloated());
+        assert!(depot.watch());
     }
 
     #[test]
@@ -443,14 +430,13 @@ mod tests {
         }
         let peak = take_ones(&mut depot, 4 * WORTH_TRIMMING);
         depot.put(&peak);
-        depot.trim_begins();
-        for page in 0..depot.pages() {
+        for page in 0..depot.trim_begins() {
             let slots = depot.take_group(page..page + 1).expect("it is free");
             depot.put_group(slots, true);
         }
         assert_eq!((depot.free, depot.free_after_trim), (0, 0), "nothing is left of the first");
         let peak = take_ones(&mut depot, 2 * WORTH_TRIMMING);
         depot.put(&peak);
-        assert!(depot.is_bloated());
+        assert!(depot.watch());
     }
 }

@@ -54,36 +54,29 @@ impl Drop for Trims {
     }
 }
 
-/// Begins a trim if as much has stayed free since [`Depot::watch`]. Returns true if so.
+/// Begins a trim from the top if much has stayed free since [`Depot::watch`]. Returns true if so.
 pub(crate) fn begin() -> bool {
-    let is_worth_it = depot().stayed_bloated();
-    if is_worth_it {
-        start();
+    if !depot().stayed_bloated() {
+        return false;
     }
-    is_worth_it
+    // This thread may have been idle since the peak, with the slots of whole pages in its magazines.
+    magazines::flush();
+    if let Ok(mut trimmer) = TRIMMER.try_lock() {
+        *trimmer = Some(depot().trim_begins());
+    }
+    true
 }
 
 /// Trims on the calling thread, if no engine is left to do it. The callers have just dropped something that kept slots in
 /// use.
 pub(crate) fn at_the_end() {
     // Several models run at a time in one process, and each has to do the same in all of its runs.
-    if IS_MODEL || ENGINES.load(Ordering::Relaxed) > 0 || !depot().is_bloated() {
+    if IS_MODEL || ENGINES.load(Ordering::Relaxed) > 0 || !depot().watch() {
         return;
     }
-    start();
+    begin();
     // All of it at once: without an engine no task is pending that would have to wait for it.
     while slice() {}
-}
-
-/// Begins a trim from the top.
-fn start() {
-    // This thread may have been idle since the peak, with the slots of whole pages in its magazines.
-    magazines::flush();
-    if let Ok(mut trimmer) = TRIMMER.try_lock() {
-        let mut depot = depot();
-        *trimmer = Some(depot.pages());
-        depot.trim_begins();
-    }
 }
 
 /// Does a slice of the trim that is under way. Returns true if there is more to do.
