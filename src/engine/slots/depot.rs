@@ -116,8 +116,12 @@ impl Depot {
     /// Takes in free slots.
     pub(super) fn put(&mut self, slots: &[u32]) {
         for slot in slots.iter().map(|slot| *slot as usize) {
+            debug_assert!(!is_set(&self.pages, slot), "slot {slot} is free twice (SLOT-1)");
             debug_assert!(!is_set(&self.absent, slot / PAGE), "slot {slot} was in use");
-            self.open(slot / PAGE, 1 << (slot % PAGE));
+            if self.pages[slot / PAGE] == 0 {
+                self.set_open(slot / PAGE);
+            }
+            set(&mut self.pages, slot);
         }
         self.free += slots.len();
         self.in_use -= slots.len();
@@ -177,18 +181,9 @@ impl Depot {
         self.least_free = self.least_free.min(self.free);
     }
 
-    /// Makes slots of a page free, whose bits are set in `slots`.
-    fn open(&mut self, page: usize, slots: u64) {
-        debug_assert_eq!(
-            self.pages[page] & slots,
-            0,
-            "a slot of page {page} is free twice (SLOT-1)"
-        );
-        if self.pages[page] == 0 {
-            set(&mut self.open, page);
-            self.lowest = self.lowest.min(page / 64);
-        }
-        self.pages[page] |= slots;
+    fn set_open(&mut self, page: usize) {
+        set(&mut self.open, page);
+        self.lowest = self.lowest.min(page / 64);
     }
 
     // ----- the next block ------------------------------------------------------------------
@@ -278,7 +273,9 @@ impl Depot {
     /// Takes the slots of whole pages back in, and notes whether the pages are absent now.
     pub(crate) fn put_group(&mut self, slots: Range<u32>, is_absent: bool) {
         for page in slots.start as usize / PAGE..slots.end as usize / PAGE {
-            self.open(page, u64::MAX);
+            debug_assert_eq!(self.pages[page], 0, "page {page} was in the trim's hands (SLOT-1)");
+            self.pages[page] = u64::MAX;
+            self.set_open(page);
             if is_absent {
                 if !is_set(&self.absent, page) {
                     self.free_after_trim = self.free_after_trim.saturating_sub(PAGE);

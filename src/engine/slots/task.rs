@@ -367,8 +367,8 @@ impl Ending {
         let Over { key, word, holder } = self.0;
         // SAFETY: see `names`.
         let has_drop =
-            holder.closure.with_mut(|place| unsafe { (*place).assume_init_ref() }.has_drop());
-        let thrown = if word.executor() == 0 && !has_drop {
+            |place: *mut MaybeUninit<Closure>| unsafe { (*place).assume_init_ref() }.has_drop();
+        let thrown = if word.executor() == 0 && !holder.closure.with_mut(has_drop) {
             None
         } else {
             // SAFETY: see `names`. `Over` cannot reach the closure again.
