@@ -139,13 +139,10 @@ impl State {
         for run in self.runs.values_mut().filter(|run| run.leaves_over()) {
             // The run goes on. Its thread carries out the decision of the new owner.
             if let Stage::InRun(task) = mem::replace(run, Stage::Taken(None)) {
-                leftovers.push(Leftover { is_in_run: true, ..task });
+                leftovers.push(task);
             }
         }
-        for task in &mut leftovers {
-            task.deadline = deadline::of_leftover(task.key, task.deadline);
-        }
-        leftovers.sort_by_key(|task| task.deadline);
+        leftovers.sort_by_cached_key(|task| deadline::of_leftover(task.key, task.deadline));
         leftovers
     }
 }
@@ -271,7 +268,7 @@ impl Termination {
                 Some(Phase::Running) if found.is_series() => {
                     let period = task::period(key.slot);
                     let deadline = now.after_nanos(period); // as far as can be said now
-                    Stage::InRun(Leftover { key, deadline, period, is_in_run: false })
+                    Stage::InRun(Leftover { key, deadline, period, is_in_run: true })
                 }
                 Some(Phase::Running | Phase::Doomed | Phase::Ending) => Stage::Last,
                 _ => continue,
