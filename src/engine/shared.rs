@@ -20,7 +20,7 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, LazyLock, Mutex, Weak};
 use std::time::Duration;
 
@@ -201,7 +201,7 @@ impl Drop for Shared {
     /// Leftovers that nobody has taken go with the scheduler. Its id may be used again.
     fn drop(&mut self) {
         self.drop_leftovers(self.termination.take().unwrap_or_default());
-        lock_std(&REGISTRY).alive.remove(&self.id);
+        lock_std(&ALIVE).remove(&self.id);
         trim::at_the_end();
         // The rest of the user's values. Quietly, because the last `Arc` may be that of a `DueTask`, whose run never
         // unwinds (S17).
@@ -214,22 +214,18 @@ impl Drop for Shared {
 // ----- how a scheduler is found -------------------------------------------------------------------
 
 /// All schedulers that are alive.
-struct Registry {
-    alive: HashMap<SchedulerId, Weak<Shared>>,
-    last: SchedulerId,
-}
+static ALIVE: LazyLock<Mutex<HashMap<SchedulerId, Weak<Shared>>>> = LazyLock::new(Mutex::default);
 
-static REGISTRY: LazyLock<Mutex<Registry>> =
-    LazyLock::new(|| Mutex::new(Registry { alive: HashMap::new(), last: SchedulerId::FIRST }));
+/// The number of the last id that was given out. Relaxed: the lock of the schedulers that are alive orders it.
+static LAST: AtomicU32 = AtomicU32::new(1);
 
 /// Returns the id of a new scheduler.
 fn register(shared: &Weak<Shared>) -> SchedulerId {
-    let mut registry = lock_std(&REGISTRY);
+    let mut alive = lock_std(&ALIVE);
     loop {
-        registry.last = registry.last.next();
         // Ids go around after four thousand million schedulers. One that is alive keeps its id.
-        let id = registry.last;
-        if let Entry::Vacant(place) = registry.alive.entry(id) {
+        let id = SchedulerId::of(LAST.fetch_add(1, Ordering::Relaxed).wrapping_add(1));
+        if let Entry::Vacant(place) = alive.entry(id) {
             place.insert(shared.clone());
             return id;
         }
@@ -237,7 +233,7 @@ fn register(shared: &Weak<Shared>) -> SchedulerId {
 }
 
 pub(super) fn find(id: SchedulerId) -> Option<Arc<Shared>> {
-    lock_std(&REGISTRY).alive.get(&id)?.upgrade()
+    lock_std(&ALIVE).get(&id)?.upgrade()
 }
 
 // ----- the lanes that the calling thread has at schedulers ------------------------------------------

@@ -44,11 +44,6 @@ impl SchedulerId {
     pub(crate) fn number(self) -> u32 {
         self.0.get()
     }
-
-    /// Returns the next id, and the first again after the last.
-    pub(crate) fn next(self) -> SchedulerId {
-        self.0.checked_add(1).map_or(SchedulerId::FIRST, SchedulerId)
-    }
 }
 
 /// A pending task as the wheel and the queues of executors hold it: 16 bytes, by value. In a lane a stamp comes with it.
