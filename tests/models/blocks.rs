@@ -6,6 +6,8 @@ use loom::lazy_static;
 use loom::sync::atomic::AtomicU32;
 
 use crate::engine::slots::holder::{Annex, TaskHolder};
+use crate::engine::slots::state::Word;
+use crate::wheel::entry::SchedulerId;
 
 /// Two pages, because the trimmer may have one of them in hand.
 const HOLDERS: u32 = 128;
@@ -41,6 +43,9 @@ pub(crate) fn given_back(_slot: u32) -> &'static AtomicU32 {
 
 /// Does what the system does to a page that is given back.
 pub(crate) fn discard(slots: Range<u32>) -> bool {
-    slots.filter_map(holder).for_each(TaskHolder::wipe);
+    for holder in slots.filter_map(holder) {
+        holder.word.fill(Word::default());
+        holder.set_identity(0, SchedulerId::FIRST);
+    }
     true
 }

@@ -27,7 +27,7 @@ use crate::wheel::entry::{Entry, Runner, SchedulerId, TaskKey};
 
 #[repr(C, align(64))]
 pub(crate) struct TaskHolder {
-    pub(super) word: AtomicWord,
+    pub(crate) word: AtomicWord,
     /// When the next run is due: see [`deadline`](super::deadline).
     deadline: AtomicU64,
     /// The birth of the task in the upper half, and the id of its scheduler in the lower half (WORD-4).
@@ -52,14 +52,6 @@ impl TaskHolder {
         }
     }
 
-    in_models! {
-        /// Does what the system does to a holder whose page it takes.
-        pub(crate) fn wipe(&self) {
-            self.word.wipe();
-            self.identity.store(0, Ordering::Relaxed);
-        }
-    }
-
     /// Returns the birth of the task that is in the holder, or was the last one there, and the scheduler that it belongs
     /// to. The word is to be loaded before (WORD-4). Acquire: pairs with the Release in `set_identity`, so a thread that
     /// finds a later task sees what came before that task.
@@ -71,7 +63,7 @@ impl TaskHolder {
 
     /// The caller fills the holder, or holds the task, which moves to another scheduler.
     #[inline]
-    pub(super) fn set_identity(&self, birth: u32, scheduler: SchedulerId) {
+    pub(crate) fn set_identity(&self, birth: u32, scheduler: SchedulerId) {
         self.identity.store(identity(birth, scheduler), Ordering::Release);
     }
 

@@ -60,7 +60,7 @@
 //! the last task ended by a cancel.
 
 use crate::clock::repeat::Kind;
-use crate::platform::sync::{AtomicU64, Ordering, Patience, in_models};
+use crate::platform::sync::{AtomicU64, Ordering, Patience};
 
 /// The state of a task: see the table above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +78,7 @@ pub(crate) enum Phase {
 
 /// One value of the word. From the low end: phase 3 bits, kind 3, cancelled 1, one unused, waker 1, executor 19, put off 1,
 /// three unused, number 32.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Word(u64);
 
 const KIND_AT: u32 = 3;
@@ -243,12 +243,6 @@ pub(crate) enum NotEnded {
 pub(crate) struct AtomicWord(AtomicU64);
 
 impl AtomicWord {
-    in_models! {
-        pub(crate) fn wipe(&self) {
-            self.0.store(0, Ordering::Relaxed);
-        }
-    }
-
     /// Writes to the memory of the word without changing its value. (For `fetch_or(0)` the compiler emits a load.)
     /// Relaxed, because it publishes nothing.
     pub(crate) fn touch(&self) {
