@@ -93,10 +93,7 @@ impl ReadyQueue {
     fn peek(&self) -> Option<Entry> {
         let sorted = self.sorted.front().copied();
         let late = self.late.peek().map(|Reverse((.., entry))| *entry);
-        match (sorted, late) {
-            (Some(sorted), Some(late)) if late.deadline < sorted.deadline => Some(late),
-            _ => sorted.or(late),
-        }
+        sorted.into_iter().chain(late).min_by_key(|entry| entry.deadline)
     }
 
     /// Takes out the next task, if it is due.

@@ -72,10 +72,6 @@ impl Block {
         stamp.store(record.stamp, Ordering::Relaxed);
         name.store(record.entry.name, Ordering::Relaxed);
     }
-
-    fn get(&self, index: usize) -> Record {
-        Record::read(&self.records[index])
-    }
 }
 
 impl Record {
@@ -361,7 +357,7 @@ impl LaneReader {
         if self.index == BLOCK {
             self.next_block();
         }
-        Some(self.block.get(self.index))
+        Some(Record::read(&self.block.records[self.index]))
     }
 
     /// Takes what was seen and is stamped before `end`, in order, and at most `most` records. Returns how many. With each
@@ -431,7 +427,8 @@ impl LaneReader {
     pub(super) fn check_invariants(&self) {
         assert!(self.is_open && self.taken < self.seen, "a lane is open if it has something left");
         let left = CHECKED.min(self.left() as usize);
-        let stamps = (self.index..BLOCK).take(left).map(|index| self.block.get(index).stamp);
+        let records = self.block.records[self.index..].iter().take(left);
+        let stamps = records.map(|words| Record::read(words).stamp);
         assert!(stamps.is_sorted(), "the stamps of a lane go down");
     }
 }

@@ -196,16 +196,11 @@ impl Intake {
             format!("blocks: {filled} filled, {emptied} emptied, after {looks} looks"),
             format!("hints: is_late {is_late}, many_cancelled {many_cancelled}"),
         ];
-        let mut count = 0;
-        self.each_lane(|lane| {
-            count += 1;
-            if count <= LANES_SHOWN {
-                lines.push(lane.describe());
-            }
-        });
-        if count > LANES_SHOWN {
-            lines.push(format!("and {} more lanes", count - LANES_SHOWN));
-        }
+        let mut lanes = Vec::new();
+        self.each_lane(|lane| lanes.push(lane.describe()));
+        let more = lanes.len().saturating_sub(LANES_SHOWN);
+        lines.extend(lanes.into_iter().take(LANES_SHOWN));
+        lines.extend((more > 0).then(|| format!("and {more} more lanes")));
         lines
     }
 
