@@ -165,8 +165,8 @@
 //!
 //! ## Wake-ups for which nothing is due
 //!
-//! Memory wakes the sleeper whatever the deadlines are: the producer that fills each 256th block of all lanes (32,768
-//! records), or any block while slots run short, and the canceller of each 8192nd task of a thread. So few calls cost a
+//! Memory wakes the sleeper whatever the deadlines are: a producer that fills a block while the sleeper has not
+//! taken more than 256 of all lanes (32,768 records), or while slots run short, and the canceller of each 8192nd task of a thread. So few calls cost a
 //! look at the threshold. Producers that are held back because they are far ahead ring before each of their looks. If such a wake-up
 //! were lost, only a sweep would be late, or a producer would add slots itself, and no task would be late.
 //!

@@ -14,8 +14,7 @@ use super::this_thread;
 use crate::backpressure::Flow;
 use crate::clock::repeat::Period;
 use crate::clock::tick::{Moment, Times};
-use crate::engine::intake::Intake;
-use crate::engine::intake::lane::{Filled, Record};
+use crate::engine::intake::lane::Record;
 use crate::engine::slots::{Content, depot, task};
 use crate::error::{Refused, ScheduleError};
 use crate::executor::numbered::NumberedExecutor;
@@ -77,10 +76,9 @@ impl Publication<'_> {
     #[inline]
     pub(super) fn ring(self) -> bool {
         let Some((entry, has_filled)) = self.published else { return false };
-        // Now and then a full block wakes the engine whatever is due, or a flow of tasks that are due late would fill
-        // the memory while the engine sleeps. Also if slots run short, so that it adds some before a producer has to.
-        let is_much =
-            has_filled && (Intake::is_much(self.shared.filled()) || depot::wants_a_block());
+        // Many full blocks wake the engine whatever is due, or a flow of tasks that are due late would fill the memory
+        // while the engine sleeps. Also if slots run short, so that it adds some before a producer has to.
+        let is_much = has_filled && (self.shared.intake.is_far_ahead() || depot::wants_a_block());
         self.shared.bell.ring_if_earlier(entry.moment(), entry.is_due_now() || is_much);
         has_filled
     }
@@ -237,12 +235,6 @@ impl Shared {
         task
     }
 
-    /// Returns the block that the calling thread has filled last.
-    #[cold]
-    fn filled(&self) -> Filled {
-        with_lane(self, |writer| writer.filled)
-    }
-
     /// Holds a producer back that is far ahead: of the engine, or, if its tasks are due soon, of the executor that is
     /// to run them. Nothing of ours is borrowed or locked here.
     #[cold]
@@ -287,7 +279,7 @@ impl Shared {
         // an engine, of whatever scheduler, is never held, because others wait for it.
         let is_free = !self.has_a_thread || this_thread::is_turning();
         // And a producer that is slow by itself has not caused the flood.
-        is_free || self.intake.is_slow(self.filled(), now.0)
+        is_free || self.intake.is_slow(with_lane(self, |writer| writer.filled_since), now.0)
     }
 
     /// Holds back the next wakers of a thread that is far ahead of the engine. The thread belongs to a runtime, so it

@@ -231,8 +231,8 @@ pub(crate) struct LaneWriter {
     block: Arc<Block>,
     /// The stamp of the first record of that block.
     block_since: u64,
-    /// The block that was filled last.
-    pub(crate) filled: Filled,
+    /// The stamp of the first record of the block that was filled last.
+    pub(crate) filled_since: u64,
     /// How many records it has published.
     published: u64,
     /// The highest stamp so far.
@@ -241,24 +241,14 @@ pub(crate) struct LaneWriter {
     pub(crate) wait: Option<Wait>,
 }
 
-/// A block that is full.
-#[derive(Clone, Copy)]
-pub(crate) struct Filled {
-    /// How many blocks all writers of the intake had filled by then.
-    pub(crate) blocks: u64,
-    /// The stamp of its first record.
-    pub(crate) since: u64,
-}
-
 impl LaneWriter {
     pub(crate) fn new(lane: Arc<Lane>) -> LaneWriter {
-        let filled = Filled { blocks: 0, since: 0 };
-        let block = Block::new();
-        LaneWriter { lane, block, block_since: 0, filled, published: 0, stamp: 0, wait: None }
+        let (block, wait) = (Block::new(), None);
+        LaneWriter { lane, block, block_since: 0, filled_since: 0, published: 0, stamp: 0, wait }
     }
 
     /// Publishes the record of a task, and counts a task that `is_new`. Returns true if the record is the first one of a new
-    /// block, so that the block before is full: see `filled`.
+    /// block, so that the block before is full.
     #[inline]
     pub(crate) fn publish(&mut self, record: Record, is_new: bool) -> Result<bool, Refused> {
         // Before the push, so that nobody sees a task run that was not counted (COUNT-1 in `stats`).
@@ -311,8 +301,8 @@ impl LaneWriter {
         let last = std::mem::replace(&mut self.block, Arc::clone(&fresh));
         // The reader looks for it only once a record in it is published.
         drop(last.next.set(fresh));
-        let blocks = self.lane.signals.filled.fetch_add(1, Ordering::Relaxed) + 1;
-        self.filled = Filled { blocks, since };
+        self.lane.signals.filled.fetch_add(1, Ordering::Relaxed);
+        self.filled_since = since;
         Ok(true)
     }
 }

@@ -42,7 +42,7 @@ use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
 
-use self::lane::{Filled, Lane, LaneReader, LaneWriter, Signals};
+use self::lane::{Lane, LaneReader, LaneWriter, Signals};
 use crate::backpressure::{Backpressure, Flow, PendingLimit};
 use crate::observe::stats::Counts;
 use crate::platform::sync::{AtomicU64, Mutex, Ordering, lock};
@@ -51,8 +51,8 @@ use crate::platform::sync::{AtomicU64, Mutex, Ordering, lock};
 /// milliseconds of the tick thread.
 const BLOCKS_AHEAD: u64 = 2048;
 
-/// After so many blocks (32,768 records) a writer wakes the tick thread even if nothing is due soon. That bounds what
-/// lies in the lanes, most of which may be cancelled by then. With half as many, the wake-ups were one schedule in 16,384, and with the
+/// A writer that is more than so many blocks (32,768 records) ahead wakes the tick thread even if nothing is due soon. That
+/// bounds what lies in the lanes, most of which may be cancelled by then. With half as many, the wake-ups were one schedule in 16,384, and with the
 /// interrupts of the system more than one in 10,000: p99.99 of a schedule was 8.3 us and not 2.4 (W12, medians of 15).
 const BLOCKS_ASLEEP: u64 = 256;
 
@@ -204,16 +204,10 @@ impl Intake {
         lines
     }
 
-    /// Returns true if the writer that has filled this block should wake the reader, whatever is due.
-    pub(crate) fn is_much(filled: Filled) -> bool {
-        // By the count of all writers, so each 256th block of all lanes wakes it once.
-        filled.blocks % BLOCKS_ASLEEP == 0
-    }
-
-    /// Returns true if a writer that has filled this block, and reads the clock at `now`, makes no more than some
-    /// thousand tasks a second. It need not be held back.
-    pub(crate) fn is_slow(&self, filled: Filled, now: u64) -> bool {
-        self.is_by_clock() && now.saturating_sub(filled.since) > SLOW_BLOCK
+    /// Returns true if a writer that has begun to fill its last block at `since`, and reads the clock at `now`, makes no more
+    /// than some thousand tasks a second. It need not be held back.
+    pub(crate) fn is_slow(&self, since: u64, now: u64) -> bool {
+        self.is_by_clock() && now.saturating_sub(since) > SLOW_BLOCK
     }
 
     /// Returns true if the deadline of some task was ever moved.
@@ -247,7 +241,7 @@ impl Intake {
         Flow { ahead: self.ahead(), passed: self.signals.looks.get() + done }
     }
 
-    /// Returns true if writers have filled so much that the reader was woken for it, and has not taken it.
+    /// Returns true if writers have filled so much that the reader is to be woken for it, whatever is due.
     pub(crate) fn is_far_ahead(&self) -> bool {
         self.ahead() > BLOCKS_ASLEEP
     }

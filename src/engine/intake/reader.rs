@@ -277,7 +277,7 @@ mod tests {
         for stamp in 0..1_000 {
             let writer = &mut writers[stamp as usize % 2];
             if writer.push(record(stamp)).is_ok_and(|has_filled| has_filled) {
-                filled.push(writer.filled.blocks);
+                filled.push(intake.flow().ahead);
             }
         }
         assert_eq!(filled, [1, 2, 3, 4, 5, 6], "three of each lane");
