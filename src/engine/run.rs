@@ -20,7 +20,7 @@ use super::this_thread;
 use crate::clock::clocks::Clock;
 use crate::clock::repeat::{Repeat, next_run};
 use crate::clock::tick::Moment;
-use crate::engine::slots::deadline::{self, Rearmed};
+use crate::engine::slots::deadline;
 use crate::engine::slots::task::Leftover;
 use crate::engine::slots::{Phase, Running, task};
 use crate::executor::due::{self, AHEAD};
@@ -163,17 +163,13 @@ impl Shared {
             None => next_run(task.word().kind(), period(), due, now, self.watch.tick),
         };
         let mut filing = Publication::new(self, false);
-        let rearmed = task.rearm(next, now, |entry| filing.publish::<Rearmed>(entry, now));
+        let is_pending = task.rearm(next, now, |entry| filing.publish::<Running>(entry, now));
         filing.ring();
-        match rearmed {
-            Rearmed::Pending => None,
-            Rearmed::Closed => self.return_from_run(task),
-            Rearmed::Doomed => Some(task),
-        }
+        if is_pending { None } else { self.return_from_run(task) }
     }
 
     /// Makes a series a leftover behind its run (S29), or carries out what has been decided about it. Gives it back if a
-    /// cancel has ended it.
+    /// cancel has ended it, also in a scheduler that goes on.
     #[cold]
     fn return_from_run(&self, task: Running) -> Option<Running> {
         // It runs under the lock of the termination, which decides between this thread and the engine (END-3).

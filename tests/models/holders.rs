@@ -11,7 +11,6 @@ use loom::thread;
 use crate::Cancellable;
 use crate::clock::repeat::Period;
 use crate::clock::tick::Moment;
-use crate::engine::slots::deadline::Rearmed;
 use crate::engine::slots::depot::depot;
 use crate::engine::slots::state::NotEnded;
 use crate::engine::slots::{Content, Running, Series, magazines, task, trim};
@@ -130,8 +129,8 @@ fn models_rearm_against_cancel() {
                     entry = next;
                     true
                 };
-                let rearmed = task.rearm(Moment(1), Moment(0), announce);
-                if matches!(rearmed, Rearmed::Doomed) {
+                let is_pending = task.rearm(Moment(1), Moment(0), announce);
+                if !is_pending {
                     task.into_ending().discard().1.end();
                     break;
                 }

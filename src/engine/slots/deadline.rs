@@ -48,16 +48,6 @@ pub(crate) enum Reset {
     Elsewhere,
 }
 
-/// What has become of a series behind its run.
-pub(crate) enum Rearmed {
-    /// It is pending, so it may be another thread's already.
-    Pending,
-    /// A cancel has doomed it in its run. The runner ends it.
-    Doomed,
-    /// The engine is closed. The series has the deadline of its next run, and the runner makes it a leftover.
-    Closed,
-}
-
 // ----- looks -----------------------------------------------------------------------------------
 
 /// Returns when a task is due that waits, pending or returned, and the scheduler on whose timeline that is. Of a task that
@@ -222,18 +212,20 @@ impl Running {
     }
 
     /// Makes a series pending again, under the same key: at `next`, or where a reset during the run has moved it.
-    /// `announce` pushes the record of its entry, and returns false if the engine is closed (RESET-4).
+    /// `announce` pushes the record of its entry, and returns false if the engine is closed (RESET-4). Returns true if the series
+    /// is pending, so it may be another thread's already. Otherwise a cancel has doomed it in its run, or the engine is closed.
+    /// Then it has the deadline of its next run.
     #[inline]
     pub(crate) fn rearm(
         &self,
         next: Moment,
         now: Moment,
         announce: impl FnOnce(Entry) -> bool,
-    ) -> Rearmed {
+    ) -> bool {
         let holder = self.holder;
         let is_it = |word: Word| word.number() == self.word().number();
         // A cancel may doom the series at any time until it is held.
-        let Some(word) = holder.word.hold(is_it, Phase::Running) else { return Rearmed::Doomed };
+        let Some(word) = holder.word.hold(is_it, Phase::Running) else { return false };
         // A reset during the run counts more than the period, and than the delay that the closure has chosen.
         let chosen = Some(holder.deadline()).filter(|chosen| *chosen != NOT_MOVED);
         let next = chosen.unwrap_or(next);
@@ -241,6 +233,6 @@ impl Running {
         let again = word.filed_again().in_phase(Phase::Pending);
         let is_filed = announce(entry(self.key.slot, again, next, now));
         holder.word.put_back(if is_filed { again } else { word });
-        if is_filed { Rearmed::Pending } else { Rearmed::Closed }
+        is_filed
     }
 }
