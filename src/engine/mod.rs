@@ -55,7 +55,7 @@ use crate::engine::intake::reader::IntakeReader;
 use crate::engine::ready::ReadyQueue;
 use crate::engine::slots::depot;
 use crate::engine::slots::task::is_live;
-use crate::engine::slots::trim::Trims;
+use crate::engine::slots::trim;
 use crate::executor::numbered::NumberedExecutor;
 use crate::executor::{DueBatch, Executor};
 use crate::observe::WheelView;
@@ -111,8 +111,8 @@ pub(crate) struct Engine {
     batch: DueBatch,
     wakers: Vec<Waker>,
     tidying: Tidying,
-    /// Marks that the slots have an engine that trims them.
-    trims: Option<Trims>,
+    /// Says that the slots have an engine that trims them.
+    trims: Option<Arc<()>>,
     /// How many entries and buckets of the wheel may be checked, for the turns since the last check.
     unchecked: usize,
 }
@@ -157,7 +157,7 @@ impl Engine {
             given_out: Vec::new(),
             wakers: Vec::new(),
             tidying: Tidying::default(),
-            trims: Some(Trims::new()),
+            trims: Some(Arc::clone(&trim::ENGINES)),
             unchecked: 0,
         }
     }

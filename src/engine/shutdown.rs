@@ -10,6 +10,7 @@ use super::this_thread::TurningMark;
 use crate::engine::slots::Phase;
 use crate::engine::slots::state::Word;
 use crate::engine::slots::task::{self, Leftover};
+use crate::engine::slots::trim;
 use crate::engine::termination::Leaver;
 use crate::observe::TaskPanic;
 use crate::platform::panics::{Payload, caught, discard};
@@ -49,7 +50,8 @@ impl Engine {
         self.shared.hooks.catch(|| drop(executor));
         self.shared.bell.wakes(None); // it may be a user's, and handles keep the bell alive
         // From now on no engine of this scheduler trims memory. If it was the last one of all, the trim is done here.
-        drop(self.trims.take());
+        self.trims = None;
+        trim::at_the_end();
     }
 
     /// Ends the scheduler after a panic that is a fault of ours: what was pending waits for a `close`, and the hook is told

@@ -8,8 +8,8 @@
 //! is worth it: if more slots are free than in use, and have been for the [`GRACE`] period.
 
 use std::ops::Range;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 use super::blocks;
@@ -34,25 +34,8 @@ const _: () = assert!(IS_MODEL || pages::PAGE_BYTES == PAGE * size_of::<TaskHold
 /// nothing is trimmed any more.
 static TRIMMER: Mutex<Option<usize>> = Mutex::new(None);
 
-/// How many engines there are, which trim as they turn. Relaxed: the count orders nothing.
-static ENGINES: AtomicUsize = AtomicUsize::new(0);
-
-/// Says, as long as it lives, that an engine is there to trim.
-pub(crate) struct Trims(());
-
-impl Trims {
-    pub(crate) fn new() -> Trims {
-        ENGINES.fetch_add(1, Ordering::Relaxed);
-        Trims(())
-    }
-}
-
-impl Drop for Trims {
-    fn drop(&mut self) {
-        ENGINES.fetch_sub(1, Ordering::Relaxed);
-        at_the_end();
-    }
-}
+/// Each engine that trims as it turns holds this.
+pub(crate) static ENGINES: LazyLock<Arc<()>> = LazyLock::new(Arc::default);
 
 /// Begins a trim from the top if much has stayed free since [`Depot::watch`]. Returns true if so.
 pub(crate) fn begin() -> bool {
@@ -71,7 +54,7 @@ pub(crate) fn begin() -> bool {
 /// use.
 pub(crate) fn at_the_end() {
     // Several models run at a time in one process, and each has to do the same in all of its runs.
-    if IS_MODEL || ENGINES.load(Ordering::Relaxed) > 0 || !depot().watch() {
+    if IS_MODEL || Arc::strong_count(&ENGINES) > 1 || !depot().watch() {
         return;
     }
     begin();
