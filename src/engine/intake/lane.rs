@@ -229,8 +229,6 @@ impl Lane {
 pub(crate) struct LaneWriter {
     pub(crate) lane: Arc<Lane>,
     block: Arc<Block>,
-    /// The stamp of the first record of that block.
-    block_since: u64,
     /// The stamp of the first record of the block that was filled last.
     pub(crate) filled_since: u64,
     /// How many records it has published.
@@ -243,8 +241,8 @@ pub(crate) struct LaneWriter {
 
 impl LaneWriter {
     pub(crate) fn new(lane: Arc<Lane>) -> LaneWriter {
-        let (block, wait) = (Block::new(), None);
-        LaneWriter { lane, block, block_since: 0, filled_since: 0, published: 0, stamp: 0, wait }
+        let block = Block::new();
+        LaneWriter { lane, block, filled_since: 0, published: 0, stamp: 0, wait: None }
     }
 
     /// Publishes the record of a task, and counts a task that `is_new`. Returns true if the record is the first one of a new
@@ -267,7 +265,7 @@ impl LaneWriter {
         self.stamp = self.stamp.max(record.stamp);
         record.stamp = self.stamp;
         let index = self.published as usize % BLOCK;
-        let filled = index == 0 && self.begin_block(record.stamp)?;
+        let filled = index == 0 && self.begin_block()?;
         self.block.put(index, record);
         // The one read-modify-write of a schedule. It publishes the record (LANE-1), it is the writer's half of the
         // sleep protocol (WAKE-4), and its old value tells of a close (LANE-3).
@@ -287,22 +285,21 @@ impl LaneWriter {
 
     /// Begins a new block, unless it is the first one. Returns true if there was a block before, which is full and is counted.
     #[cold]
-    fn begin_block(&mut self, stamp: u64) -> Result<bool, Refused> {
+    fn begin_block(&mut self) -> Result<bool, Refused> {
         // A closed lane is refused here already. Otherwise each refused record at the border of a block would add an
         // unused block. Relaxed: a close that is not seen here is seen by the swap that follows.
         if self.lane.published.load(Ordering::Relaxed) & CLOSED != 0 {
             return Err(Refused);
         }
-        let since = std::mem::replace(&mut self.block_since, stamp);
         if self.published == 0 {
             return Ok(false);
         }
         let fresh = self.lane.spare.pop().unwrap_or_else(Block::new);
         let last = std::mem::replace(&mut self.block, Arc::clone(&fresh));
+        self.filled_since = Record::read(&last.records[0]).stamp;
         // The reader looks for it only once a record in it is published.
         drop(last.next.set(fresh));
         self.lane.signals.filled.fetch_add(1, Ordering::Relaxed);
-        self.filled_since = since;
         Ok(true)
     }
 }

@@ -242,6 +242,7 @@ impl Intake {
     }
 
     /// Returns true if writers have filled so much that the reader is to be woken for it, whatever is due.
+    #[cold]
     pub(crate) fn is_far_ahead(&self) -> bool {
         self.ahead() > BLOCKS_ASLEEP
     }

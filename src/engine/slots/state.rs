@@ -106,15 +106,15 @@ impl Word {
         )
     }
 
+    /// Returns true for a waker, which is never a leftover.
+    pub(super) fn is_waker(self) -> bool {
+        self.0 & WAKER != 0
+    }
+
     /// Returns the word of a waker, if it is one.
     #[inline]
     pub(super) fn of_waker(self, is_waker: bool) -> Word {
         Word(self.0 | if is_waker { WAKER } else { 0 })
-    }
-
-    /// Returns true for a waker, which is never a leftover.
-    pub(super) fn is_waker(self) -> bool {
-        self.0 & WAKER != 0
     }
 
     /// Returns the number of the last filing.
@@ -322,7 +322,7 @@ impl AtomicWord {
     #[inline]
     pub(super) fn put_back(&self, word: Word) {
         debug_assert!(
-            self.load_relaxed().is_in(Phase::Held),
+            self.load().is_in(Phase::Held),
             "only the thread that holds a task puts it back"
         );
         self.0.store(word.0, Ordering::Release);
@@ -333,7 +333,7 @@ impl AtomicWord {
     #[inline]
     pub(super) fn end(&self, word: Word) {
         debug_assert!(
-            [word, word.in_phase(Phase::Ending)].contains(&self.load_relaxed()),
+            [word, word.in_phase(Phase::Ending)].contains(&self.load()),
             "nobody but its runner changes the word of a task in its last run"
         );
         self.0.store(word.freed(word.is_in(Phase::Doomed)).0, Ordering::Release);
@@ -361,11 +361,6 @@ impl AtomicWord {
         // `SeqCst`, because handles that share their outcome rely on one order of cancels and of their own loads.
         let before = self.change(next).ok_or(NotEnded::Lost)?;
         if before.waits() { Ok(before) } else { Err(NotEnded::Doomed) }
-    }
-
-    /// Relaxed: for checks.
-    fn load_relaxed(&self) -> Word {
-        Word(self.0.load(Ordering::Relaxed))
     }
 
     /// Acquire, to see the body, and Release, so that the next owner sees what was done to the body (WORD-4). `SeqCst`
