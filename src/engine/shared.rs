@@ -113,7 +113,7 @@ impl Shared {
 
     /// Returns true if the calling thread is inside a turn of this scheduler's engine.
     pub(crate) fn is_turned_here(&self) -> bool {
-        this_thread::is_turning_one(self.id)
+        this_thread::is_any_turn(|here| here == self.id)
     }
 
     // ----- the end -------------------------------------------------------------------------

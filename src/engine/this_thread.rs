@@ -153,12 +153,8 @@ pub(crate) fn is_turning() -> bool {
     is_any_turn(|_| true)
 }
 
-/// Returns true if the calling thread is inside a turn of this scheduler's engine.
-pub(super) fn is_turning_one(scheduler: SchedulerId) -> bool {
-    is_any_turn(|here| here == scheduler)
-}
-
-fn is_any_turn(is_meant: impl Fn(SchedulerId) -> bool) -> bool {
+/// Returns true if the calling thread is inside a turn of an engine like this.
+pub(super) fn is_any_turn(is_meant: impl Fn(SchedulerId) -> bool) -> bool {
     let is_one = |(here, key): &Run| *key == TaskKey::NONE && is_meant(*here);
     OUTER.try_with(|runs| runs.borrow().iter().any(is_one)).unwrap_or(false)
 }

@@ -240,20 +240,6 @@ pub(super) fn put<T: Content>(value: T, place: &mut MaybeUninit<Closure>) {
 }
 
 impl Closure {
-    #[cfg(all(test, not(loom)))]
-    fn of(content: impl Content) -> Closure {
-        let mut place = MaybeUninit::uninit();
-        put(content, &mut place);
-        // SAFETY: it has just been written.
-        unsafe { place.assume_init() }
-    }
-
-    #[cfg(all(test, not(loom)))]
-    fn run_once(self) {
-        // SAFETY: it is forgotten.
-        unsafe { ManuallyDrop::new(self).run_once_in_place() }
-    }
-
     /// Runs a one-shot that stays where it is.
     ///
     /// # Safety
@@ -340,6 +326,20 @@ mod tests {
     use super::*;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
+
+    impl Closure {
+        fn of(content: impl Content) -> Closure {
+            let mut place = MaybeUninit::uninit();
+            put(content, &mut place);
+            // SAFETY: it has just been written.
+            unsafe { place.assume_init() }
+        }
+
+        fn run_once(self) {
+            // SAFETY: it is forgotten.
+            unsafe { ManuallyDrop::new(self).run_once_in_place() }
+        }
+    }
 
     #[test]
     fn a_closure_of_any_size_runs_once_and_is_dropped_once() {
