@@ -264,7 +264,7 @@ impl Termination {
             // it is in its run, the runner has not come yet, because this has the lock. So it will find its series on
             // this list (END-3).
             let word = task::settled_word(key).filter(|word| word.number() == found.number());
-            let stage = match word.map(Word::phase) {
+            let run = match word.map(Word::phase) {
                 Some(Phase::Running) if found.is_series() => {
                     let period = task::period(key.slot);
                     let deadline = now.after_nanos(period); // as far as can be said now
@@ -273,7 +273,7 @@ impl Termination {
                 Some(Phase::Running | Phase::Doomed | Phase::Ending) => Stage::Last,
                 _ => continue,
             };
-            state.runs.insert(key, stage);
+            state.runs.insert(key, run);
         }
         state.leftovers.extend(listed);
         state.has_come = true;

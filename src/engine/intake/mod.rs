@@ -196,10 +196,10 @@ impl Intake {
             format!("blocks: {filled} filled, {emptied} emptied, after {looks} looks"),
             format!("hints: is_late {is_late}, many_cancelled {many_cancelled}"),
         ];
-        let mut lanes = Vec::new();
-        self.each_lane(|lane| lanes.push(lane.describe()));
-        let more = lanes.len().saturating_sub(LANES_SHOWN);
-        lines.extend(lanes.into_iter().take(LANES_SHOWN));
+        let mut shown = Vec::new();
+        self.each_lane(|lane| shown.push(lane.describe()));
+        let more = shown.len().saturating_sub(LANES_SHOWN);
+        lines.extend(shown.into_iter().take(LANES_SHOWN));
         lines.extend((more > 0).then(|| format!("and {more} more lanes")));
         lines
     }
