@@ -69,7 +69,7 @@ impl Scheduler {
         F: FnOnce() + Send + 'static,
     {
         let times = self.shared().watch.after(delay);
-        self.admit_once(times, task)
+        self.admit_or_drop(times, task, None)
     }
 
     /// Runs a task once, at an instant. If the instant has passed, the task is due at once, and does not wait for a
@@ -84,7 +84,7 @@ impl Scheduler {
         F: FnOnce() + Send + 'static,
     {
         let times = self.shared().watch.at(instant);
-        self.admit_once(times, task)
+        self.admit_or_drop(times, task, None)
     }
 
     /// Like [`schedule_once`](Scheduler::schedule_once), but returns the task if it is not accepted.
@@ -100,7 +100,7 @@ impl Scheduler {
     where
         F: FnOnce() + Send + 'static,
     {
-        self.admit_once_or(self.shared().watch.after(delay), task, give_back)
+        self.admit(self.shared().watch.after(delay), task, None, give_back)
     }
 
     /// Like [`schedule_at`](Scheduler::schedule_at), but returns the task if it is not accepted.
@@ -126,26 +126,38 @@ impl Scheduler {
     where
         F: FnOnce() + Send + 'static,
     {
-        self.admit_once_or(self.shared().watch.at(instant), task, give_back)
+        self.admit(self.shared().watch.at(instant), task, None, give_back)
     }
 
-    /// Admits a one-shot. A task that is refused is dropped.
+    /// Admits a task. If it is refused, it is dropped.
     #[inline]
-    pub(super) fn admit_once<T: Content>(&self, times: Times, task: T) -> Scheduled {
-        self.admit_once_or(times, task, drop_refused)
-    }
-
-    /// Admits a one-shot, which will run in the span of the calling thread. If it is refused, `refuse` makes the error.
-    #[inline]
-    fn admit_once_or<T: Content, E>(
+    pub(super) fn admit_or_drop<T: Content>(
         &self,
         times: Times,
         task: T,
+        period: Option<Period>,
+    ) -> Scheduled {
+        self.admit(times, task, period, drop_refused)
+    }
+
+    /// Admits a task. If it is refused, `refuse` makes the error. The handle is made here, inlined into the caller, so that it
+    /// is built in its final place.
+    #[inline]
+    fn admit<T: Content, E>(
+        &self,
+        times: Times,
+        task: T,
+        period: Option<Period>,
         refuse: impl FnOnce(&Shared, ScheduleError, T) -> E,
     ) -> Result<Cancellable, E> {
-        // Only a task that is scheduled inside a span carries one, which costs room in its holder.
-        match trace::current_span() {
-            None => self.admit_or(times, task, None, refuse),
+        let (shared, own) = (self.shared(), self.own.as_ref());
+        if period.is_some_and(|period| period.duration().is_zero()) {
+            return Err(refuse(shared, ScheduleError::ZeroPeriod, task));
+        }
+        // Only a one-shot that is scheduled inside a span runs in that span, which costs room in its holder.
+        let span = if T::IS_SERIES { None } else { trace::current_span() };
+        let key = match span {
+            None => admit_out_of_line(shared, times, task, period, own, refuse)?,
             Some(span) => {
                 let refuse = |shared: &Shared, reason, refused: InSpan<T>| {
                     // It is dropped in there, because that calls a subscriber, which is user code.
@@ -154,23 +166,9 @@ impl Scheduler {
                     });
                     refuse(shared, reason, refused.task)
                 };
-                self.admit_or(times, InSpan { span, task }, None, refuse)
+                admit_out_of_line(shared, times, InSpan { span, task }, period, own, refuse)?
             }
-        }
-    }
-
-    /// Admits a task. If it is refused, `refuse` makes the error. The handle is made here, inlined into the caller, so that it
-    /// is built in its final place.
-    #[inline]
-    fn admit_or<T: Content, E>(
-        &self,
-        times: Times,
-        task: T,
-        period: Option<Period>,
-        refuse: impl FnOnce(&Shared, ScheduleError, T) -> E,
-    ) -> Result<Cancellable, E> {
-        let (shared, own) = (self.shared(), self.own.as_ref());
-        let key = admit_out_of_line(shared, times, task, period, own, refuse)?;
+        };
         Ok(Cancellable::new(key, shared.id))
     }
 
@@ -272,7 +270,8 @@ impl Scheduler {
         R: Repeat,
         F: FnMut() -> R + Send + 'static,
     {
-        self.admit_series(initial, period, Series(task))
+        let times = self.shared().watch.after(initial);
+        self.admit_or_drop(times, Series(task), Some(period))
     }
 
     /// Like [`schedule_periodic`](Scheduler::schedule_periodic), but returns the task if it is not accepted.
@@ -303,26 +302,9 @@ impl Scheduler {
         R: Repeat,
         F: FnMut() -> R + Send + 'static,
     {
-        if period.duration().is_zero() {
-            return Err(TryScheduleError::new(ScheduleError::ZeroPeriod, task));
-        }
         let times = self.shared().watch.after(initial);
         let back = |shared: &_, reason, Series(task)| give_back(shared, reason, task);
-        self.admit_or(times, Series(task), Some(period), back)
-    }
-
-    /// Admits a series. A task that is refused is dropped.
-    pub(super) fn admit_series<T: Content>(
-        &self,
-        initial: Duration,
-        period: Period,
-        task: T,
-    ) -> Scheduled {
-        if period.duration().is_zero() {
-            return Err(drop_refused(self.shared(), ScheduleError::ZeroPeriod, task));
-        }
-        let times = self.shared().watch.after(initial);
-        self.admit_or(times, task, Some(period), drop_refused)
+        self.admit(times, Series(task), Some(period), back)
     }
 
     // ----- with a name (S31) ---------------------------------------------------------------
@@ -336,6 +318,6 @@ impl Scheduler {
         task: impl FnOnce() + Send + 'static,
     ) -> Scheduled {
         let times = self.shared().watch.at(instant);
-        self.admit_once(times, Named { name, task })
+        self.admit_or_drop(times, Named { name, task }, None)
     }
 }

@@ -262,11 +262,14 @@ impl Schedule for Scheduler {
     fn schedule_named(&self, name: &'static str, request: Request) -> Scheduled {
         match request {
             Request::After(delay, task) => {
-                self.admit_once(self.shared().watch.after(delay), Named { name, task })
+                let times = self.shared().watch.after(delay);
+                self.admit_or_drop(times, Named { name, task }, None)
             }
             Request::At(deadline, task) => self.schedule_at_named(name, deadline, task),
             Request::Series(initial, period, task) => {
-                self.admit_series(initial, period, Named { name, task: Series(unboxed(task)) })
+                let times = self.shared().watch.after(initial);
+                let task = Named { name, task: Series(unboxed(task)) };
+                self.admit_or_drop(times, task, Some(period))
             }
         }
     }
