@@ -21,7 +21,6 @@
 //!   `SeqCst`. Until that cancel returns, another handle may find the series done and not cancelled.
 
 use std::hash::{Hash, Hasher};
-use std::ptr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -278,6 +277,15 @@ impl Cancellable {
     pub fn cancel_on_drop(self) -> CancelOnDrop {
         CancelOnDrop { handle: self }
     }
+
+    /// Returns what tells the task from others.
+    fn identity(&self) -> Result<TaskKey, *const ()> {
+        match &self.0 {
+            Inner::Task(task) => Ok(task.key),
+            // Without the vtable, of which there may be several for one type.
+            Inner::Other(other) => Err(Arc::as_ptr(other).cast()),
+        }
+    }
 }
 
 /// Two handles are equal if they stand for the same task. Handles to [no task](Cancellable::already_cancelled) are
@@ -295,14 +303,7 @@ impl Cancellable {
 /// ```
 impl PartialEq for Cancellable {
     fn eq(&self, other: &Cancellable) -> bool {
-        match (&self.0, &other.0) {
-            (Inner::Task(one), Inner::Task(other)) => one.key == other.key,
-            (Inner::Other(one), Inner::Other(other)) => {
-                // Without the vtables, of which there may be several for one type.
-                ptr::addr_eq(Arc::as_ptr(one), Arc::as_ptr(other))
-            }
-            _ => false,
-        }
+        self.identity() == other.identity()
     }
 }
 
@@ -310,10 +311,7 @@ impl Eq for Cancellable {}
 
 impl Hash for Cancellable {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        match &self.0 {
-            Inner::Task(task) => task.key.hash(state),
-            Inner::Other(other) => Arc::as_ptr(other).cast::<()>().hash(state),
-        }
+        self.identity().hash(state);
     }
 }
 
