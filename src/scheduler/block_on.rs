@@ -21,19 +21,6 @@ use super::in_force::{self, Guard, Guarded};
 use crate::clock::parking::Sleeper;
 use crate::error::Stalled;
 
-/// Waits until another thread wakes the future, for this long at most.
-fn wait_for_others(sleeper: &Sleeper, patience: Duration) {
-    let start = Instant::now();
-    // A sleep may return early.
-    while !sleeper.is_woken() {
-        let left = patience.saturating_sub(start.elapsed());
-        if left.is_zero() {
-            break;
-        }
-        sleeper.sleep_for(left);
-    }
-}
-
 impl Driver {
     /// Runs a future on this thread to its end, and turns the scheduler meanwhile. Whenever the future waits and nothing
     /// is due, virtual time jumps to the next deadline. So an hour of sleeps and timeouts takes as long as its work.
@@ -173,7 +160,10 @@ impl Driver {
             // Other threads may be about to wake the future, which takes real time. The clock must not jump before
             // that.
             if !patience.is_zero() {
-                wait_for_others(sleeper, patience);
+                let start = Instant::now();
+                while !sleeper.is_woken() && start.elapsed() < patience {
+                    sleeper.sleep_for(patience.saturating_sub(start.elapsed())); // it may return early
+                }
                 next = self.turn(); // they may have scheduled something
             }
             match next {
