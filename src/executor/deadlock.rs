@@ -200,11 +200,14 @@ fn is_stuck(waits: &[PoolWait], first: &PoolWait) -> bool {
 
 /// Wakes a blocked thread, for the timers that only this thread can serve. Each of those has one clone of this, in place of
 /// the waker of the future. So the clones of that waker which are left are outside of such timers.
-pub(crate) struct OwnTimers(Waker);
+pub(crate) struct OwnTimers {
+    /// The waker of the future.
+    pub(crate) waker: Waker,
+}
 
 impl Wake for OwnTimers {
     fn wake(self: Arc<Self>) {
-        self.0.wake_by_ref();
+        self.waker.wake_by_ref();
     }
 }
 
@@ -218,14 +221,9 @@ impl OwnTimers {
     ) -> Option<Arc<OwnTimers>> {
         // A clone of a waker has the same data. Only the innermost call sleeps. The others wait for it, so their wakers
         // need not be known.
-        let is_mine = |own: &&Arc<OwnTimers>| own.0.data() == waker.data();
+        let is_mine = |own: &&Arc<OwnTimers>| own.waker.data() == waker.data();
         let mine = |all: &RefCell<Vec<_>>| all.borrow().last().filter(is_mine).cloned();
         BLOCKED.try_with(mine).ok()?.filter(|_| is_served_here())
-    }
-
-    /// Returns the waker of the future.
-    pub(crate) fn waker(&self) -> Waker {
-        self.0.clone()
     }
 }
 
@@ -236,23 +234,16 @@ thread_local! {
 
 /// A guard: the calling thread is in a [`block_on`](crate::future::block_on) until it is dropped.
 pub(crate) struct Blocking {
-    sleeper: Sleeper,
-    pub(crate) waker: Waker,
-    own_timers: Arc<OwnTimers>,
+    pub(crate) sleeper: Sleeper,
+    pub(crate) own_timers: Arc<OwnTimers>,
 }
 
 impl Blocking {
     pub(crate) fn new() -> Blocking {
         let sleeper = Sleeper::new();
-        let waker = sleeper.waker();
-        let own_timers = Arc::new(OwnTimers(waker.clone()));
+        let own_timers = Arc::new(OwnTimers { waker: sleeper.waker() });
         let _ = BLOCKED.try_with(|all| all.borrow_mut().push(Arc::clone(&own_timers)));
-        Blocking { sleeper, waker, own_timers }
-    }
-
-    /// Returns true if the future was woken since the last sleep.
-    pub(crate) fn is_woken(&self) -> bool {
-        self.sleeper.is_woken()
+        Blocking { sleeper, own_timers }
     }
 
     /// Sleeps until the future is woken. Returns false at once if no other thread could wake it.
@@ -270,8 +261,8 @@ impl Blocking {
 
     /// Returns true if each clone of the waker is in a timer that only this thread can serve.
     fn is_alone(&self) -> bool {
-        // The clones before the timers (DEADLOCK-1). Two of the first are here, and two of the others: in `self` and the list.
-        let others = self.sleeper.wakers() - 2;
+        // The clones before the timers (DEADLOCK-1). The first one is here, and two of the others: in `self` and the list.
+        let others = self.sleeper.wakers() - 1;
         fence(Ordering::Acquire); // pairs with the Release of a clone's drop, which may follow a wake-up
         others == 0 && Arc::strong_count(&self.own_timers) > 2
     }
@@ -330,12 +321,13 @@ mod tests {
     #[test]
     fn a_timer_that_has_rung_makes_nobody_alone() {
         let blocking = Blocking::new();
-        let timer = || Waker::from(OwnTimers::of(&blocking.waker, || true).expect("it is mine"));
-        let (in_a_timer, elsewhere) = (timer(), blocking.waker.clone());
+        let timer =
+            || Waker::from(OwnTimers::of(&blocking.own_timers.waker, || true).expect("it is mine"));
+        let (in_a_timer, elsewhere) = (timer(), blocking.own_timers.waker.clone());
         assert!(!blocking.is_alone());
         drop(elsewhere);
         assert!(blocking.is_alone());
-        let elsewhere = blocking.waker.clone();
+        let elsewhere = blocking.own_timers.waker.clone();
         in_a_timer.wake();
         assert!(!blocking.is_alone() && blocking.sleep(), "it was woken");
         drop(elsewhere);
@@ -348,9 +340,9 @@ mod tests {
     #[test]
     fn a_waker_that_was_taken_out_of_a_timer_is_outside_of_it() {
         let blocking = Blocking::new();
-        let own = OwnTimers::of(&blocking.waker, || true).expect("it is mine");
-        let outside = own.waker();
-        assert!(outside.will_wake(&blocking.waker));
+        let own = OwnTimers::of(&blocking.own_timers.waker, || true).expect("it is mine");
+        let outside = own.waker.clone();
+        assert!(outside.will_wake(&blocking.own_timers.waker));
         drop(own);
         assert!(!blocking.is_alone());
         outside.wake();

@@ -72,12 +72,12 @@ use crate::scheduler::in_force;
 pub fn block_on<F: IntoFuture>(future: F) -> F::Output {
     let mut future = pin!(future.into_future());
     let blocking = Blocking::new();
-    let mut context = Context::from_waker(&blocking.waker);
+    let mut context = Context::from_waker(&blocking.own_timers.waker);
     loop {
         if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
             return output;
         }
-        while !blocking.is_woken() && in_force::jump_when_idle() {}
+        while !blocking.sleeper.is_woken() && in_force::jump_when_idle() {}
         assert!(
             blocking.sleep(),
             "`block_on` waits for a timer of the scheduler whose thread it blocks, and would wait for ever: schedule \

@@ -209,7 +209,7 @@ impl Alarm {
         // `Drop` will find that the alarm is cancelled already.
         let (waker, _) = self.cancel()?;
         let own = self.own.as_ref().and_then(Weak::upgrade);
-        Some(own.map_or(waker, |own| own.waker())) // before another thread can have it (DEADLOCK-1)
+        Some(own.map_or(waker, |own| own.waker.clone())) // before another thread can have it (DEADLOCK-1)
     }
 
     #[inline(always)]
