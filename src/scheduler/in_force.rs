@@ -278,13 +278,9 @@ fn paused() -> Option<Rc<Paused>> {
 }
 
 /// Returns the scheduler of a `Driver::block_on` in virtual time, if that decides about the time of the calling thread.
-fn driven() -> Option<Scheduler> {
+pub(crate) fn driven() -> Option<Scheduler> {
     let Some(Guarded::Driven(_, driver)) = Here::look(Here::chosen) else { return None };
     driver.upgrade().filter(|driver| !driver.shared().watch.is_in_real_time)
-}
-
-pub(crate) fn is_driven() -> bool {
-    driven().is_some()
 }
 
 /// Puts a virtual clock on the calling thread. Returns false if it has one.

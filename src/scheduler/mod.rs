@@ -194,13 +194,11 @@ impl Scheduler {
     /// [`BuildError::GlobalInUse`] if there is a global scheduler already, which then stays, and the errors of
     /// [`Builder::build`].
     pub fn set_global(builder: Builder) -> Result<(), BuildError> {
-        let mut is_new = false;
-        GLOBAL.get_or_try_init(|| {
-            // Two threads may call this at once, and one of them has to get the error.
-            is_new = true;
-            builder.build()
-        })?;
-        if is_new { Ok(()) } else { Err(BuildError::GlobalInUse) }
+        if GLOBAL.get().is_some() {
+            return Err(BuildError::GlobalInUse);
+        }
+        // Two threads may call this at once, and one of them has to get the error.
+        GLOBAL.set(builder.build()?).map_err(|_second| BuildError::GlobalInUse)
     }
 
     fn of_life(life: Life) -> Scheduler {

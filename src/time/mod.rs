@@ -310,7 +310,7 @@ pub mod error {
 pub fn pause() {
     // Inside a `Driver::block_on` time is virtual already, and a second clock would stand still beside it.
     assert!(
-        in_force::is_driven() || in_force::pause(),
+        in_force::driven().is_some() || in_force::pause(),
         "time is paused on this thread already: call `tickwheel::time::resume` at the end of what has paused it"
     );
 }
@@ -326,7 +326,7 @@ pub fn pause() {
 /// Panics if the time of this thread is not paused.
 #[track_caller]
 pub fn resume() {
-    assert!(in_force::resume() || in_force::is_driven(), "{NOT_PAUSED}");
+    assert!(in_force::resume() || in_force::driven().is_some(), "{NOT_PAUSED}");
 }
 
 /// Moves the virtual clock of this thread by `duration`, and lets other tasks run.
