@@ -134,9 +134,7 @@ impl Driver {
             return; // the outer call does that, after its turn
         }
         if let Some(panic) = self.shared.hooks.first_panic() {
-            // Only now, when the engine is back and has done all that was due.
-            self.end_if_stopped();
-            resume_unwind(panic);
+            resume_unwind(panic); // only now, when the engine is back and has done all that was due
         }
     }
 
@@ -221,8 +219,6 @@ impl Driver {
                 self.sleep_towards(next, &Sleeper::new());
             }
         }
-        self.end_if_stopped();
-        self.resume_panic();
         usize::try_from(fired() - before).unwrap_or(usize::MAX)
     }
 
