@@ -462,7 +462,7 @@ MUTATIONS = [
      "deadline, timer, set_for: Some(deadline) })", "deadline, timer, set_for: None })", tests("layers::s28_layers")),
     ("rx: a timer of the global scheduler is moved by the worker's clock", "src/rx/timer.rs",
      ".reissue(of, true)", ".reissue(of, false)", tests("layers::s28_layers")),
-    ("driver: a stop in the last turn of a call waits for another one", "src/scheduler/block_on.rs",
+    ("driver: a last handle that goes in the last poll ends nothing", "src/scheduler/block_on.rs",
      "        self.end_if_stopped();\n", "", tests("future::block_on")),
     ("rx: a queued task that was moved is lost when the scheduler is full", "src/rx/timer.rs",
      "            _ => self.set_last_resort(wait.key, now),\n", "            _ => {}\n", tests("layers::s28_layers")),

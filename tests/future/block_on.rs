@@ -439,6 +439,13 @@ fn s24_the_last_handle_that_is_dropped_inside_of_a_driver_stops_its_scheduler() 
         .await;
     };
     driver.block_on(ends).expect("the series is dropped");
+
+    let (scheduler, driver) = driven();
+    let (send, received) = mpsc::channel::<()>();
+    scheduler.schedule_once(SECOND, move || drop(send)).expect("open");
+    driver.block_on(async move { drop(scheduler) }).expect("ready");
+    let told = received.try_recv();
+    assert_eq!(told, Err(mpsc::TryRecvError::Disconnected), "also in the last poll");
 }
 
 /// It would wait for a timer of the driver that it holds up.
