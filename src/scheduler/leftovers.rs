@@ -299,8 +299,8 @@ impl PendingTask {
 
     /// Cancels the task. Returns false if one of its handles has cancelled it before.
     pub fn cancel(self) -> bool {
-        let handle = self.task.map(|task| Cancellable::new(task.key, self.shared.id));
-        handle.is_some_and(|handle| handle.cancel()) // the drop of `self` then finds it cancelled
+        // The drop of `self` then finds it cancelled.
+        self.task.is_some_and(|task| Cancellable::new(task.key, self.shared.id).cancel())
     }
 
     /// Moves the task to another scheduler, and onto the executor of that handle. The remaining delay and the
