@@ -117,7 +117,7 @@ impl Clock for SystemClock {
 }
 
 /// Sleeps until this instant of a clock that runs by itself, or until a wake if it is `None`.
-fn sleep_by(
+pub(crate) fn sleep_by(
     clock: &impl Clock,
     sleeper: &Sleeper,
     until: Option<Instant>,
@@ -210,7 +210,12 @@ struct Manual {
 impl ManualClock {
     /// Creates a clock that stands at the present instant.
     pub fn new() -> ManualClock {
-        let manual = Manual { now: Instant::now(), sleepers: Vec::new() };
+        ManualClock::at(Instant::now())
+    }
+
+    /// Creates a clock that stands at this instant.
+    pub(crate) fn at(instant: Instant) -> ManualClock {
+        let manual = Manual { now: short_of_never(instant), sleepers: Vec::new() };
         ManualClock { shared: Arc::new(Mutex::new(manual)) }
     }
 
@@ -221,11 +226,6 @@ impl ManualClock {
             manual.now = short_of_never(later);
         }
         Self::wake_all(manual);
-    }
-
-    /// Sets the clock to an instant, before anybody uses it.
-    pub(crate) fn set(&self, instant: Instant) {
-        lock_std(&self.shared).now = short_of_never(instant);
     }
 
     fn wake_all(mut manual: MutexGuard<'_, Manual>) {

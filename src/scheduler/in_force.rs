@@ -21,7 +21,7 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use super::{Driver, GLOBAL, Scheduler, WeakScheduler};
-use crate::clock::clocks::{Clock, ManualClock, Sleeper, SystemClock};
+use crate::clock::clocks::{Clock, ManualClock, Sleeper, sleep_by};
 use crate::clock::timeline::{after, short_of_never};
 use crate::engine::Precision;
 use crate::engine::shared::Shared;
@@ -288,9 +288,8 @@ pub(crate) fn pause() -> bool {
     if paused().is_some() {
         return false;
     }
-    let clock = ManualClock::new();
     // From the time that was in force, so instants never go back.
-    clock.set(TimeSource::in_force().now());
+    let clock = ManualClock::at(TimeSource::in_force().now());
     let built = Scheduler::builder().precision(Precision::Exact).clock(clock).build_driven();
     let (scheduler, driver) = built.expect("the defaults are right");
     let last = RefCell::new(None);
@@ -327,9 +326,8 @@ impl Clock for Resumed {
     }
 
     fn sleep(&self, sleeper: &Sleeper, until: Option<Instant>) {
-        // In durations, because the two clocks show different instants and run at the same speed.
-        let left = until.map(|until| until.saturating_duration_since(self.now()));
-        SystemClock.sleep(sleeper, left.map(|left| after(Instant::now(), left)));
+        // For a duration, because std's clock shows other instants, and runs at the same speed.
+        sleep_by(self, sleeper, until, Sleeper::sleep_for);
     }
 
     fn runs_in_real_time(&self) -> bool {
