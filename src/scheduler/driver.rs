@@ -267,7 +267,6 @@ impl Driver {
     /// Ends the scheduler, and returns the tasks that were pending.
     pub fn close(self) -> Leftovers {
         let stopping = Stopping::new(&self.shared);
-        self.shared.stop();
         self.cell.end();
         // Another thread that closes the scheduler may be turning the engine now.
         stopping.wait_timeout(self.shared.termination.timeout).unwrap_or_else(|mut stopping| {

@@ -64,10 +64,10 @@ pub struct Stopping {
 }
 
 impl Stopping {
-    /// Makes a `Stopping` for a scheduler that is about to be stopped: before the stop, so that the end finds a taker and
-    /// keeps the leftovers.
+    /// Stops a scheduler.
     pub(super) fn new(shared: &Arc<Shared>) -> Stopping {
-        shared.termination.join();
+        shared.termination.join(); // before the stop, so that the end finds a taker and keeps the leftovers
+        shared.stop();
         Stopping { shared: Arc::clone(shared), waiter: None, is_taker: true }
     }
 

@@ -354,7 +354,6 @@ impl Scheduler {
         }
         let shared = self.shared();
         let stopping = Stopping::new(shared);
-        shared.stop();
         // A driven engine has no thread that would see the stop. A turn that is under way sees it by itself.
         if !shared.is_turned_here() {
             self.service.life.driven.upgrade().iter().for_each(|engine| engine.end());
