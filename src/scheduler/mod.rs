@@ -352,12 +352,9 @@ impl Scheduler {
         if self.is_global() {
             return Stopping::of_nothing(self.shared());
         }
-        let shared = self.shared();
-        let stopping = Stopping::new(shared);
-        // A driven engine has no thread that would see the stop. A turn that is under way sees it by itself.
-        if !shared.is_turned_here() {
-            self.service.life.driven.upgrade().iter().for_each(|engine| engine.end());
-        }
+        let stopping = Stopping::new(self.shared());
+        // A driven engine has no thread that would see the stop. A turn that is under way has the engine, and sees it by itself.
+        self.service.life.driven.upgrade().iter().for_each(|engine| engine.end());
         stopping
     }
 
