@@ -20,10 +20,12 @@
 //! - DRAIN-2 An inline executor runs a drain inside of the call that hands it over. Such drains do not nest. The first
 //!   one on a stack is the outermost *inline* drain. The others wait in `WAITING`, and the outermost one runs them,
 //!   batch by batch, before that first call returns. If other threads bring tasks without end, or workers each other, that
-//!   would be never. So when such a call has lasted for [`LONGEST_INLINE`], by the clock of the second drain, all that wait
-//!   go to their retry queues, whose timers run them without a delay. In virtual time the clock stands still, and so the call
-//!   runs all. A call that moves a task, or sets its timer, runs none: its caller may hold a lock that the task takes. Its drains
-//!   go to their retry queues too.
+//!   would be never. So a drain that waits goes to its retry queue, whose timer runs it without a delay, if its own clock says
+//!   that the call has lasted for [`LONGEST_INLINE`] since it first ran a drain of that clock, or if the clock panics. A virtual
+//!   clock stands still, and so the call runs all of its drains. A call that moves a task, or sets its timer, runs none: its
+//!   caller may hold a lock that the task takes. Its drains go to their retry queues too.
+//! - A task of an inline drain may nest a loop, and a task there may bring an inline drain. That one is the outermost of that
+//!   call, and leaves alone what waits for the drain below it: each takes from `WAITING` only what has come since it began.
 //! - A drain that reaches a thread in any other way, for example from an executor's queue in a nested loop of a
 //!   task, runs at once. It does not wait for an inline drain below it on the stack, because a task there may wait for
 //!   it.
@@ -59,6 +61,10 @@ const FAILURES_PER_PAUSE: u32 = 16;
 
 /// No drain holds the call that has handed it over for longer than this and a batch (DRAIN-2).
 const LONGEST_INLINE: Duration = Duration::from_millis(100);
+
+/// A call that has seen drains of more clocks than this has lasted for too long. Otherwise tasks that each bring a new clock
+/// would go on for ever (DRAIN-2).
+const MAX_CLOCKS: usize = 1024;
 
 /// After so many failed attempts in a row, a queue that nobody else holds ends, because nobody could dispose it any more.
 /// With these pauses they take about a minute.
@@ -106,6 +112,12 @@ thread_local! {
     static WAITING: RefCell<VecDeque<Drain>> = const { RefCell::new(VecDeque::new()) };
 }
 
+/// Returns how many drains wait on this thread. Whatever a call brings is behind them, and nobody above the call takes one of
+/// them: they wait for a drain below it. `None` if the thread ends and has no list any more.
+fn waiting() -> Option<usize> {
+    WAITING.try_with(|drains| drains.borrow().len()).ok()
+}
+
 pub(super) fn this_thread() -> ThreadState {
     STATE.try_with(Cell::get).unwrap_or_default()
 }
@@ -132,8 +144,8 @@ pub(super) fn with_a_drain<R>(act: impl FnOnce() -> R) -> R {
 /// Calls something for a caller that may hold a lock which tasks take, or that has held its own caller up for long. Inline drains
 /// that it brings wait for their timers (DRAIN-2).
 pub(super) fn without_runs<R>(act: impl FnOnce() -> R) -> R {
-    let take = || WAITING.try_with(RefCell::take).unwrap_or_default(); // the thread may end
-    let below = take();
+    let below = waiting().unwrap_or(0); // the thread may end
+    let take = || WAITING.try_with(|drains| drains.borrow_mut().split_off(below));
     let in_call = InCall::WaitsForTimer;
     let result = with_state(ThreadState { in_call, hands_over: false, ..this_thread() }, || {
         let result = caught(act);
@@ -141,7 +153,7 @@ pub(super) fn without_runs<R>(act: impl FnOnce() -> R) -> R {
         // timers run at once what is due. If two keep each other's, each waits behind the other now. From the second round
         // on they wait for a time that has not come.
         for round in 1.. {
-            let drains = take();
+            let drains = take().unwrap_or_default();
             if drains.is_empty() {
                 break;
             }
@@ -150,7 +162,6 @@ pub(super) fn without_runs<R>(act: impl FnOnce() -> R) -> R {
         }
         result
     });
-    _ = WAITING.try_with(|drains| drains.replace(below));
     result.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
@@ -216,46 +227,42 @@ impl Drain {
 
     fn run(self) {
         let before = this_thread();
-        // A thread that ends may have dropped `WAITING` already.
-        let may_wait = before.hands_over && WAITING.try_with(|_| ()).is_ok();
-        if may_wait && before.is_inline() {
+        let below = if before.hands_over { waiting() } else { None };
+        if below.is_some() && before.is_inline() {
             return WAITING.with(|drains| drains.borrow_mut().push_back(self)); // does not nest (DRAIN-2)
         } else if before.hands_over && before.in_call == InCall::WaitsForTimer {
             return self.wait(Duration::ZERO, true);
         }
-        let in_call = if may_wait { InCall::Waits } else { InCall::Runs };
+        let in_call = if below.is_some() { InCall::Waits } else { InCall::Runs };
         with_state(ThreadState { is_draining: true, hands_over: false, in_call }, || {
-            let (mut next, mut since) = (Some(self), None);
-            while let Some(drain) = next {
-                // The panics of tasks are caught in there. This is for destructors that run with the queue's last
-                // owner.
-                PanicHook::default().catch(None, || drain.run_batch());
-                let waiting = || WAITING.with(|drains| drains.borrow_mut().pop_front());
-                next = may_wait.then(waiting).flatten();
-                next = next.and_then(|drain| drain.unless_too_late(&mut since));
+            self.run_batch();
+            let Some(below) = below else { return };
+            let next = || WAITING.with(|drains| drains.borrow_mut().remove(below));
+            let mut clocks = BTreeMap::new();
+            while let Some(drain) = next() {
+                if drain.is_too_late(&mut clocks) {
+                    without_runs(|| drain.wait(Duration::ZERO, false));
+                } else {
+                    drain.run_batch();
+                }
             }
-            PanicHook::default().catch(None, || drop(since));
-            if may_wait {
-                WAITING.with(|drains| drains.borrow_mut().shrink_to(BATCH)); // a crowd of workers leaves no memory behind
-            }
+            PanicHook::default().catch(None, || drop(clocks));
+            // A crowd of workers leaves no memory behind.
+            WAITING.with(|drains| drains.borrow_mut().shrink_to(BATCH));
         });
     }
 
-    /// Returns the drain if the call has not lasted for too long. Otherwise this one and all others wait for their timers
-    /// (DRAIN-2). `since` is for the drains of one call: the clock of the first one that asks, and when it did.
-    fn unless_too_late(self, since: &mut Option<(Timers, Instant)>) -> Option<Drain> {
-        let is_too_late = || {
-            let timers = &self.queue.retries.timers;
-            let (timers, since) = since.get_or_insert_with(|| (Arc::clone(timers), timers.now()));
-            timers.now() >= after(*since, LONGEST_INLINE)
+    /// Returns true if the call has lasted for too long by the clock of this drain, or if that panics (DRAIN-2). `clocks` are those
+    /// of the drains of the call, by their addresses, and when the first drain of each has asked.
+    fn is_too_late(&self, clocks: &mut BTreeMap<usize, (Arc<RetryQueue>, Instant)>) -> bool {
+        let retries = &self.queue.retries;
+        let is_in_time = || {
+            let now = retries.timers.now();
+            let first = || (Arc::clone(retries), now);
+            let (_, since) = clocks.entry(Arc::as_ptr(retries).addr()).or_insert_with(first);
+            now < after(*since, LONGEST_INLINE) && clocks.len() <= MAX_CLOCKS
         };
-        if self.queue.hook.catch(None, is_too_late) != Some(true) {
-            return Some(self);
-        }
-        let others = WAITING.with(RefCell::take);
-        let all = [self].into_iter().chain(others);
-        without_runs(|| all.for_each(|drain| drain.wait(Duration::ZERO, false)));
-        None
+        self.queue.hook.catch(None, is_in_time) != Some(true)
     }
 
     /// Has its timers run it after this pause. The last resort never does so in the call.
@@ -269,6 +276,11 @@ impl Drain {
 
     /// Runs the next tasks, and hands the drain over again if there are more.
     fn run_batch(self) {
+        // The panics of tasks are caught in there. This is for destructors that run with the queue's last owner.
+        PanicHook::default().catch(None, || self.run_tasks());
+    }
+
+    fn run_tasks(self) {
         let queue = self.queue;
         queue.drained_by.store(thread_number(), Ordering::Relaxed);
         queue.retries.failures.store(0, Ordering::Relaxed);
@@ -292,14 +304,15 @@ impl Drain {
             return; // DRAIN-3
         }
         let hook = queue.hook.clone();
-        // The executor may be unwinding, and the clock may panic too.
-        hook.catch(None, || {
+        let waits = || {
             if queue.has_more() {
                 let retries = Arc::clone(&queue.retries);
                 retries.failures.fetch_add(1, Ordering::Relaxed);
                 retries.wait(queue, retries.pause(), false);
             }
-        });
+        };
+        // The executor may be unwinding, and the clock may panic too. A loop that the timers nest is not in the executor's call.
+        hook.catch(None, || without_runs(waits));
     }
 }
 

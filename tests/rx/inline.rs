@@ -91,6 +91,70 @@ fn two_inline_workers_that_bring_each_other_tasks_without_end_hold_nobody() {
     }
 }
 
+/// The clock of the second drain stands still, or panics, or is another one for each task.
+#[test]
+fn inline_workers_of_other_clocks_let_the_call_go_too() {
+    silence();
+    let (timers, (still, _driver)) = (Scheduler::new(), driven());
+    let on = |timers: &Scheduler| ExecutorScheduler::new(Inline, timers).worker();
+    let [first, second, bystander] = [&timers, &timers, &still].map(on);
+    let stops = Arc::new(AtomicBool::new(false));
+    let (stop, panics) = (Arc::clone(&stops), Arc::new(AtomicBool::new(false)));
+    assert!(ends(move || {
+        let starts = first.clone();
+        starts.schedule(move || {
+            bystander.schedule(|| ());
+            play(stop, first, second);
+        });
+    }));
+    let (stop, is_panicking, kept) = (Arc::clone(&stops), Arc::clone(&panics), timers.clone());
+    let now =
+        move || if panics.load(Ordering::Relaxed) { panic_on_purpose() } else { Instant::now() };
+    let odd = TasksOnly::new(now, move |due: Due, task| due.on(&kept, task));
+    let blind = ExecutorScheduler::over(Inline, odd);
+    let [first, second] = [(); 2].map(|()| blind.worker());
+    is_panicking.store(true, Ordering::Relaxed);
+    assert!(ends(move || play(stop, first, second)));
+    let (stop, kept) = (Arc::clone(&stops), timers.clone());
+    assert!(ends(move || play_on_new_ones(stop, kept)));
+    stops.store(true, Ordering::Relaxed);
+    assert!(has_a_tick_thread(&timers));
+}
+
+fn play_on_new_ones(stops: Arc<AtomicBool>, timers: Scheduler) {
+    if !stops.load(Ordering::Relaxed) {
+        let worker = ExecutorScheduler::over(Inline, wrapping(&timers, Fixed)).worker();
+        worker.schedule(move || play_on_new_ones(stops, timers));
+    }
+}
+
+/// As long as a clock stands still, its drains take no time, whatever the clocks of others say.
+#[test]
+fn a_call_runs_all_in_virtual_time_also_beside_workers_of_real_time() {
+    let (real, (still, _driver)) = (Scheduler::new(), driven());
+    let [first, second] = [(); 2].map(|()| ExecutorScheduler::new(Inline, &still).worker());
+    let [starts, beside] = [(); 2].map(|()| ExecutorScheduler::new(Inline, &real).worker());
+    let count = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&count);
+    starts.schedule(move || {
+        beside.schedule(|| ());
+        back_and_forth(counted, first, second, beside);
+    });
+    assert_eq!(count.load(Ordering::Relaxed), ROUNDS);
+}
+
+const ROUNDS: usize = 20;
+
+fn back_and_forth(count: Arc<AtomicUsize>, mine: Worker, other: Worker, beside: Worker) {
+    if count.load(Ordering::Relaxed) < ROUNDS {
+        count.fetch_add(1, Ordering::Relaxed);
+        thread::sleep(MS * 10);
+        beside.schedule(|| ());
+        let server = other.clone();
+        server.schedule(move || back_and_forth(count, other, mine, beside));
+    }
+}
+
 /// The thread that hands the drain over is the executor's own, which finishes: it would run the queue to its end (DRAIN-3).
 #[test]
 fn a_reset_runs_nothing_in_the_call_also_if_the_executor_finishes() {
@@ -251,6 +315,62 @@ fn a_drain_from_a_nested_loop_runs_at_once_also_in_a_call_that_runs_none() {
     nests.store(true, Ordering::Relaxed);
     calls.schedule(|| ());
     assert_eq!(log.all(), [1, 2]);
+}
+
+/// Returns a worker whose drain waits in a queue, and what runs all that is in there.
+fn in_a_loop(timers: &Scheduler) -> (Worker, impl Fn() + Send + Sync + 'static) {
+    let queued = Arc::new(Mutex::new(Vec::new()));
+    let queue = Arc::clone(&queued);
+    let into_a_queue = move |task: DueTask| queue.lock().expect("whole").push(task);
+    let turn = move || {
+        let tasks = std::mem::take(&mut *queued.lock().expect("whole"));
+        tasks.into_iter().for_each(DueTask::run);
+    };
+    (ExecutorScheduler::new(into_a_queue, timers).worker(), turn)
+}
+
+/// A task of an inline worker nests a loop. A task there brings an inline worker something, maybe with a lock held.
+#[test]
+fn a_nested_loop_runs_nothing_that_waits_for_the_drain_below_it() {
+    let (timers, _driver) = driven();
+    let (in_the_loop, turn) = in_a_loop(&timers);
+    let [outer, waits, inner] = [(); 3].map(|()| ExecutorScheduler::new(Inline, &timers).worker());
+    let log = Log::default();
+    let (nested, waiting, ends) = (log.task(1), log.task(4), log.task(2));
+    let said = log.clone();
+    outer.schedule(move || {
+        waits.schedule(waiting);
+        in_the_loop.schedule(move || {
+            inner.schedule(nested);
+            ends();
+        });
+        turn();
+        said.say(3);
+    });
+    assert_eq!(log.all(), [1, 2, 3, 4]);
+}
+
+/// An executor drops a drain. The schedule that has to keep the time of the next attempt nests a loop.
+#[test]
+fn a_drain_from_a_nested_loop_runs_at_once_also_while_another_one_is_handed_over() {
+    let (timers, _driver) = driven();
+    let (in_the_loop, turn) = in_a_loop(&timers);
+    let [outer, inner] = [(); 2].map(|()| ExecutorScheduler::new(Inline, &timers).worker());
+    let (log, kept) = (Log::default(), timers.clone());
+    let (said, in_the_call) = (log.clone(), log.clone());
+    let nests = TasksOnly::new(Instant::now, move |due: Due, task| {
+        let (said, inner, nested) = (said.clone(), inner.clone(), said.task(1));
+        in_the_loop.schedule(move || {
+            inner.schedule(nested);
+            said.say(2);
+        });
+        turn();
+        in_the_call.say(3);
+        due.on(&kept, task)
+    });
+    let dropped = ExecutorScheduler::over(drop::<DueTask>, nests).worker();
+    outer.schedule(move || drop(dropped.schedule(|| ())));
+    assert_eq!(log.all(), [1, 2, 3]);
 }
 
 #[test]
