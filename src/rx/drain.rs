@@ -11,12 +11,9 @@
 //!       '---------------------- nothing is queued, or disposed --------------------'
 //! ```
 //!
-//! A [`Drain`] is the right to run the tasks. A queue has at most one (WORKER-1).
+//! The drain is the right to run the tasks. A queue has at most one (WORKER-1). A thread that has it has the queue's `Arc`.
 //!
-//! - DRAIN-1 If an executor refuses or drops a drain, or panics, its queue waits in a [`RetryQueue`], which all workers of
-//!   one [`ExecutorScheduler`](super::ExecutorScheduler) share. After a pause that grows, a timer hands a drain of the
-//!   first one over again, and then of the others as long as each is taken. So many workers cost an executor that refuses
-//!   no more than one (S30). Only if no clock is left to wait on, the drains rest, and the next task hands them over.
+//! - If an executor refuses or drops a drain, or panics, its queue waits in a [`RetryQueue`] (DRAIN-1).
 //! - DRAIN-2 An inline executor runs a drain inside of the call that hands it over. Such drains do not nest. The first
 //!   one on a stack is the outermost *inline* drain. The others wait in `WAITING`, and the outermost one runs them,
 //!   batch by batch, before that first call returns. If other threads bring tasks without end, or workers each other, that
@@ -39,25 +36,20 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::resume_unwind;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
 use std::time::{Duration, Instant};
 
 use super::delayed::Entry;
+use super::retries::{PAUSE, RetryQueue};
 use super::serial::SerialQueue;
-use super::timer::{RunOrDrop, Timers, after, cancel_timer, global_timers};
+use super::timer::{RunOrDrop, after};
 use super::worker::TaskQueue;
 use crate::job::{Next, Ran};
 use crate::platform::panics::caught;
-use crate::platform::sync::{Mutex, Ordering, lock, thread_local};
-use crate::{Cancellable, DueTask, Executor, PanicHook, ScheduleExt};
+use crate::platform::sync::{Ordering, thread_local};
+use crate::{DueTask, Executor, PanicHook};
 
 /// How many tasks a drain runs before it lets other workers have the thread.
 const BATCH: usize = 64;
-
-/// How long a drain that was not run waits before the next attempt. After each [`FAILURES_PER_PAUSE`] failed attempts
-/// the pause doubles, six times at most (DRAIN-1).
-const PAUSE: Duration = Duration::from_millis(1);
-const FAILURES_PER_PAUSE: u32 = 16;
 
 /// No drain holds the call that has handed it over for longer than this and a batch (DRAIN-2).
 const LONGEST_INLINE: Duration = Duration::from_millis(100);
@@ -65,13 +57,6 @@ const LONGEST_INLINE: Duration = Duration::from_millis(100);
 /// A call that has seen drains of more clocks than this has lasted for too long. Otherwise tasks that each bring a new clock
 /// would go on for ever (DRAIN-2).
 const MAX_CLOCKS: usize = 1024;
-
-/// After so many failed attempts in a row, a queue that nobody else holds ends, because nobody could dispose it any more.
-/// With these pauses they take about a minute.
-const MAX_FAILURES: u32 = 1024;
-
-/// How many drains one attempt hands over at most.
-const MAX_PER_ATTEMPT: usize = 1024;
 
 /// How often a drain that may not run in a call is given to timers, before the last resort has it.
 const MAX_ROUNDS: usize = 8;
@@ -109,7 +94,7 @@ thread_local! {
     static STATE: Cell<ThreadState> =
         const { Cell::new(ThreadState { is_draining: false, hands_over: false, in_call: InCall::Runs }) };
     /// The drains that wait for the outermost inline drain of this thread (DRAIN-2).
-    static WAITING: RefCell<VecDeque<Drain>> = const { RefCell::new(VecDeque::new()) };
+    static WAITING: RefCell<VecDeque<Arc<SerialQueue>>> = const { RefCell::new(VecDeque::new()) };
 }
 
 /// Returns how many drains wait on this thread. Whatever a call brings is behind them, and nobody above the call takes one of
@@ -158,92 +143,80 @@ pub(super) fn without_runs<R>(act: impl FnOnce() -> R) -> R {
                 break;
             }
             let pause = if round == 1 { Duration::ZERO } else { PAUSE };
-            drains.into_iter().for_each(|drain| drain.wait(pause, round >= MAX_ROUNDS));
+            drains.into_iter().for_each(|queue| queue.wait(pause, round >= MAX_ROUNDS));
         }
         result
     });
     result.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
-/// The right to run the tasks of a queue. If an executor drops it, it is handed over again (DRAIN-1).
-pub(super) struct Drain {
-    queue: Arc<SerialQueue>,
-}
-
-impl Drain {
-    pub(super) fn new(queue: Arc<SerialQueue>) -> Drain {
-        Drain { queue }
-    }
-
+impl SerialQueue {
     /// Gives the drain to the executor. It is `None` if the queue was disposed; then nothing is left to do.
     ///
-    /// If the executor is gone for good, the queue ends, and `newest`, the task that has just come, is returned. If it
-    /// finishes, the drain may run here, before this returns (DRAIN-3).
+    /// If the executor is gone for good, the queue ends. Returns true if `newest`, the task that has just come, has left the queue
+    /// and is refused. If the executor finishes, the drain may run here, before this returns (DRAIN-3).
     pub(super) fn hand_over(
-        self,
+        self: &Arc<Self>,
         executor: Option<Arc<dyn Executor>>,
         newest: Option<Entry>,
-    ) -> Option<Entry> {
-        let queue = Arc::clone(&self.queue);
-        let (stays_here, back) = self.offer(executor, newest);
-        if stays_here && this_thread().in_call == InCall::WaitsForTimer {
-            Drain::new(queue).wait(Duration::ZERO, true);
-        } else if stays_here {
-            Drain::new(queue).run();
+    ) -> bool {
+        let brings_a_task = newest.is_some();
+        let comes_back = self.offer(executor, newest);
+        if comes_back && !brings_a_task {
+            let queue = Arc::clone(self);
+            let has_to_wait = this_thread().in_call == InCall::WaitsForTimer;
+            if has_to_wait { queue.wait(Duration::ZERO, true) } else { queue.drain() }
         }
-        back
+        comes_back
     }
 
-    /// Offers the drain to the executor. Returns true if the caller is to run it (DRAIN-3). Otherwise it is with the executor
-    /// or in the retry queue, or its queue has ended; then the newest task is returned.
-    fn offer(
-        self,
-        executor: Option<Arc<dyn Executor>>,
-        newest: Option<Entry>,
-    ) -> (bool, Option<Entry>) {
-        let Some(executor) = executor else { return (false, None) };
-        let queue = Arc::clone(&self.queue);
-        let drain = move |runs| if runs { self.run() } else { self.was_dropped() };
+    /// Offers the drain to the executor. Returns true if `newest` has come back or, without one, if the caller is to run the drain
+    /// (DRAIN-3). Otherwise the drain is with the executor or in the retry queue, or its queue has ended.
+    fn offer(self: &Arc<Self>, executor: Option<Arc<dyn Executor>>, newest: Option<Entry>) -> bool {
+        let Some(executor) = executor else { return false };
+        let queue = Arc::clone(self);
+        let drain = move |runs| if runs { queue.drain() } else { queue.was_dropped() };
         let drain = RunOrDrop::new(drain);
         let task = DueTask::new(Instant::now(), move || drain.run());
-        let execute = || queue.hook.catch(None, || executor.execute(task));
+        let execute = || self.hook.catch(None, || executor.execute(task));
         let answer = with_state(ThreadState { hands_over: true, ..this_thread() }, execute);
-        let (mut stays_here, mut back) = (false, None);
+        let mut comes_back = false;
         if let Some(Err(rejected)) = answer {
             let keeps = rejected.goes_on_here() && newest.is_none();
             if keeps {
-                queue.state().is_closed = true;
-                queue.keeps_drain.store(true, Ordering::Relaxed); // or the drain would wait for another attempt
+                self.state().is_closed = true;
+                self.keeps_drain.store(true, Ordering::Relaxed); // or the drain would wait for another attempt
             } else if rejected.is_for_good() {
-                back = queue.executor_is_gone(newest, rejected.is_finishing());
+                comes_back = self.executor_is_gone(newest, rejected.is_finishing());
             }
-            queue.hook.catch(None, || drop(rejected));
+            self.hook.catch(None, || drop(rejected));
             // An executor may have run the drain, and refuse another task in its place.
-            stays_here = keeps && !queue.keeps_drain.swap(false, Ordering::Relaxed);
+            comes_back |= keeps && !self.keeps_drain.swap(false, Ordering::Relaxed);
         }
-        queue.hook.catch(None, || drop(executor)); // this may be its last owner
-        (stays_here, back)
+        self.hook.catch(None, || drop(executor)); // this may be its last owner
+        comes_back
     }
 
-    fn run(self) {
+    /// Runs the drain on this thread, now or later (DRAIN-2).
+    fn drain(self: Arc<Self>) {
         let before = this_thread();
         let below = if before.hands_over { waiting() } else { None };
         if below.is_some() && before.is_inline() {
-            return WAITING.with(|drains| drains.borrow_mut().push_back(self)); // does not nest (DRAIN-2)
+            return WAITING.with(|drains| drains.borrow_mut().push_back(self)); // does not nest
         } else if before.hands_over && before.in_call == InCall::WaitsForTimer {
             return self.wait(Duration::ZERO, true);
         }
         let in_call = if below.is_some() { InCall::Waits } else { InCall::Runs };
         with_state(ThreadState { is_draining: true, hands_over: false, in_call }, || {
-            self.run_batch();
+            self.run_batches();
             let Some(below) = below else { return };
             let next = || WAITING.with(|drains| drains.borrow_mut().remove(below));
             let mut clocks = BTreeMap::new();
-            while let Some(drain) = next() {
-                if drain.is_too_late(&mut clocks) {
-                    without_runs(|| drain.wait(Duration::ZERO, false));
+            while let Some(queue) = next() {
+                if queue.is_too_late(&mut clocks) {
+                    without_runs(|| queue.wait(Duration::ZERO, false));
                 } else {
-                    drain.run_batch();
+                    queue.run_batches();
                 }
             }
             PanicHook::default().catch(None, || drop(clocks));
@@ -255,68 +228,58 @@ impl Drain {
     /// Returns true if the call has lasted for too long by the clock of this drain, or if that panics (DRAIN-2). `clocks` are those
     /// of the drains of the call, by their addresses, and when the first drain of each has asked.
     fn is_too_late(&self, clocks: &mut BTreeMap<usize, (Arc<RetryQueue>, Instant)>) -> bool {
-        let retries = &self.queue.retries;
+        let retries = &self.retries;
         let is_in_time = || {
             let now = retries.timers.now();
             let first = || (Arc::clone(retries), now);
             let (_, since) = clocks.entry(Arc::as_ptr(retries).addr()).or_insert_with(first);
             now < after(*since, LONGEST_INLINE) && clocks.len() <= MAX_CLOCKS
         };
-        self.queue.hook.catch(None, is_in_time) != Some(true)
+        self.hook.catch(None, is_in_time) != Some(true)
     }
 
-    /// Has its timers run it after this pause. The last resort never does so in the call.
-    fn wait(self, pause: Duration, is_last_resort: bool) {
+    /// Has its timers run the drain after this pause. The last resort never does so in the call.
+    fn wait(self: Arc<Self>, pause: Duration, is_last_resort: bool) {
         // This is for destructors that run with the queue's last owner.
         PanicHook::default().catch(None, || {
-            let (hook, retries) = (self.queue.hook.clone(), Arc::clone(&self.queue.retries));
-            hook.catch(None, || retries.wait(self.queue, pause, is_last_resort));
+            let (hook, retries) = (self.hook.clone(), Arc::clone(&self.retries));
+            hook.catch(None, || retries.wait(self, pause, is_last_resort));
         });
     }
 
-    /// Runs the next tasks, and hands the drain over again if there are more.
-    fn run_batch(self) {
-        // The panics of tasks are caught in there. This is for destructors that run with the queue's last owner.
-        PanicHook::default().catch(None, || self.run_tasks());
-    }
-
-    fn run_tasks(self) {
-        let queue = self.queue;
-        queue.drained_by.store(thread_number(), Ordering::Relaxed);
-        queue.retries.failures.store(0, Ordering::Relaxed);
-        let mut is_finishing = false;
-        while queue.run_batch() {
-            let executor = queue.state().executor.clone();
-            is_finishing = Drain::new(Arc::clone(&queue)).offer(executor, None).0;
-            if !is_finishing {
-                return;
-            }
-        }
-        if is_finishing && queue.retries.timers.as_scheduler().is_some() {
-            queue.dispose(); // what is delayed would not find a thread: the tick thread is not the executor's
-        }
-    }
-
     /// The executor has dropped the drain (DRAIN-1).
-    fn was_dropped(self) {
-        let queue = self.queue;
-        if queue.keeps_drain.swap(false, Ordering::Relaxed) {
-            return; // DRAIN-3
-        }
-        let hook = queue.hook.clone();
+    fn was_dropped(self: Arc<Self>) {
         let waits = || {
-            if queue.has_more() {
-                let retries = Arc::clone(&queue.retries);
-                retries.failures.fetch_add(1, Ordering::Relaxed);
-                retries.wait(queue, retries.pause(), false);
+            if !self.keeps_drain.swap(false, Ordering::Relaxed) && self.has_more() {
+                self.retries.failures.fetch_add(1, Ordering::Relaxed);
+                let pause = self.retries.pause();
+                self.wait(pause, false);
             }
         };
-        // The executor may be unwinding, and the clock may panic too. A loop that the timers nest is not in the executor's call.
-        hook.catch(None, || without_runs(waits));
+        // The executor may be unwinding. A loop that the timers nest is not in its call.
+        PanicHook::default().catch(None, || without_runs(waits));
     }
-}
 
-impl SerialQueue {
+    /// Runs the next tasks, and hands the drain over again if there are more.
+    fn run_batches(self: Arc<Self>) {
+        // The panics of tasks are caught in there. This is for destructors that run with the queue's last owner.
+        PanicHook::default().catch(None, move || {
+            self.drained_by.store(thread_number(), Ordering::Relaxed);
+            self.retries.failures.store(0, Ordering::Relaxed);
+            let mut is_finishing = false;
+            while self.run_batch() {
+                let executor = self.state().executor.clone();
+                is_finishing = self.offer(executor, None);
+                if !is_finishing {
+                    return;
+                }
+            }
+            if is_finishing && self.retries.timers.as_scheduler().is_some() {
+                self.dispose(); // what is delayed would not find a thread: the tick thread is not the executor's
+            }
+        });
+    }
+
     /// Runs the next tasks. Returns false if there are no more, and so no drain.
     fn run_batch(&self) -> bool {
         for _ in 0..BATCH {
@@ -337,128 +300,5 @@ impl SerialQueue {
             debug_assert_eq!(before, Some(passed()), "no other drain runs (WORKER-1)");
         }
         self.has_more()
-    }
-}
-
-/// The queues whose drains an executor has not run, of all workers of one scheduler (DRAIN-1).
-pub(super) struct RetryQueue {
-    state: Mutex<Retries>,
-    /// How many attempts in a row have failed. Relaxed suffices, because it only sets the pace.
-    failures: AtomicU32,
-    pub(super) timers: Timers,
-}
-
-#[derive(Default)]
-struct Retries {
-    /// By age.
-    queues: BTreeMap<u64, Arc<SerialQueue>>,
-    last_ticket: u64,
-    /// The number of the attempt that waits for its time or runs, 0 if there is none. It is the ticket of the queue for which
-    /// it was first made, and stays when the attempt has to be made again. Only this attempt may act.
-    attempt: u64,
-    /// The timer that was stored last, as long as drains wait. One that fires before it is stored may be stored after the next
-    /// one. Then that one is not cancelled when all queues have left, and finds nothing to do.
-    timer: Option<Cancellable>,
-}
-
-impl RetryQueue {
-    pub(super) fn new(timers: Timers) -> Arc<RetryQueue> {
-        Arc::new(RetryQueue { state: Mutex::default(), failures: AtomicU32::new(0), timers })
-    }
-
-    /// Adds a queue, with its drain. If no attempt is on its way, one is made after this pause.
-    fn wait(self: &Arc<Self>, queue: Arc<SerialQueue>, pause: Duration, is_last_resort: bool) {
-        let mut state = lock(&self.state);
-        state.last_ticket += 1;
-        let ticket = state.last_ticket;
-        queue.retry_ticket.store(ticket, Ordering::Relaxed);
-        state.queues.insert(ticket, queue);
-        if state.attempt == 0 {
-            state.attempt = ticket;
-            drop(state);
-            self.schedule(ticket, pause, is_last_resort);
-        }
-    }
-
-    fn pause(&self) -> Duration {
-        let failures = self.failures.load(Ordering::Relaxed).saturating_sub(1);
-        PAUSE * (1 << (failures / FAILURES_PER_PAUSE).min(6))
-    }
-
-    /// Sets the timer of an attempt: one of the scheduler's own or, as the last resort, one of
-    /// [`Scheduler::global`](crate::Scheduler::global).
-    fn schedule(self: &Arc<Self>, number: u64, pause: Duration, is_last_resort: bool) {
-        let retries = Arc::clone(self);
-        let attempt = RunOrDrop::new(move |fires| retries.attempt(number, is_last_resort, fires));
-        let timers = if is_last_resort { global_timers() } else { Ok(Arc::clone(&self.timers)) };
-        // Timers that refuse drop the attempt, which then turns to the last resort.
-        let timer = timers.and_then(|timers| {
-            timers.schedule_at(after(timers.now(), pause), move || attempt.run())
-        });
-        let Ok(timer) = timer else { return };
-        let mut state = lock(&self.state);
-        let is_needed = state.attempt == number; // otherwise all queues have left in the meantime
-        let other = if is_needed { state.timer.replace(timer) } else { Some(timer) };
-        drop(state);
-        let cancel = |other: Cancellable| !is_needed && other.cancel();
-        PanicHook::default().catch(None, || other.is_some_and(cancel)); // its handle may be from outside
-    }
-
-    /// Removes a queue that was disposed.
-    pub(super) fn remove(&self, queue: &SerialQueue) {
-        let mut state = lock(&self.state);
-        let removed = state.queues.remove(&queue.retry_ticket.load(Ordering::Relaxed));
-        let mut timer = None;
-        if state.queues.is_empty() {
-            state.attempt = 0; // a thread that still sets its timer finds that out
-            timer = state.timer.take();
-        }
-        drop(state);
-        drop(removed);
-        cancel_timer(&queue.hook, timer);
-    }
-
-    /// Hands over the drains of the queues that wait now, until one is not run. Returns true if there were more than may keep the
-    /// calling thread busy.
-    fn hand_over(&self) -> bool {
-        let count = lock(&self.state).queues.len();
-        for _ in 0..count.min(MAX_PER_ATTEMPT) {
-            let Some((_, queue)) = lock(&self.state).queues.pop_first() else { break };
-            let failures = self.failures.load(Ordering::Relaxed);
-            // The panics of executors are caught in there.
-            PanicHook::default().catch(None, || {
-                if failures >= MAX_FAILURES && Arc::strong_count(&queue) == 1 {
-                    return queue.dispose(); // nobody else can
-                }
-                let executor = queue.state().executor.clone();
-                Drain::new(queue).hand_over(executor, None);
-            });
-            if self.failures.load(Ordering::Relaxed) > failures {
-                return false;
-            }
-        }
-        count > MAX_PER_ATTEMPT
-    }
-
-    /// The timer of an attempt fires, or was dropped: the timers have refused it, or have ended.
-    fn attempt(self: &Arc<Self>, number: u64, is_last_resort: bool, fires: bool) {
-        if lock(&self.state).attempt != number {
-            return; // all queues have left
-        }
-        let pause = if fires && self.hand_over() { PAUSE } else { self.pause() };
-        let mut state = lock(&self.state);
-        if state.attempt != number {
-            return; // the same
-        }
-        if !state.queues.is_empty() && (fires || !is_last_resort) {
-            drop(state);
-            return self.schedule(number, pause, !fires);
-        }
-        state.attempt = 0;
-        let queues = std::mem::take(&mut state.queues); // if there are any, nobody keeps their time
-        let timer = state.timer.take();
-        drop(state);
-        queues.into_values().for_each(|queue| queue.state().has_drain = false);
-        PanicHook::default().catch(None, || drop(timer)); // its handle may be from outside
     }
 }

@@ -68,6 +68,7 @@ mod debounce;
 mod delayed;
 mod drain;
 mod rate;
+mod retries;
 mod scheduler;
 mod serial;
 mod shared_queue;

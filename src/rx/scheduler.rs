@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::drain::RetryQueue;
+use super::retries::RetryQueue;
 use super::serial::SerialQueue;
 use super::timer::{Timers, timers_of};
 use super::worker::Worker;

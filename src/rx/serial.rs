@@ -13,7 +13,7 @@
 //! `RxJava` counts the queued tasks in an atomic number, and the call that takes it from zero to one hands the drain to
 //! the executor. Here the flag `has_drain` does that, under a lock. How the drain comes to a thread is in [`drain`].
 //!
-//! - WORKER-1 There is at most one [`Drain`], and only the drain takes tasks out, so they do not overlap. The thread
+//! - WORKER-1 There is at most one drain, and only the drain takes tasks out, so they do not overlap. The thread
 //!   that sets `has_drain` makes the drain. The drain that finds nothing queued clears the flag under the same lock. So
 //!   no task is queued without a drain, and a task sees what the task before has written.
 //! - WORKER-2 A task that has not started is queued or delayed, or the drain has just taken it out: then it is in
@@ -51,7 +51,8 @@ use std::time::Instant;
 use crossbeam_utils::CachePadded;
 
 use super::delayed::{Delayed, DelayedTask, Entry, SMALL, Timer, Wait};
-use super::drain::{self, Drain, RetryQueue};
+use super::drain;
+use super::retries::RetryQueue;
 use super::timer::cancel_timer;
 use super::worker::TaskQueue;
 use crate::backpressure::{Backpressure, Flow, PendingLimit};
@@ -110,7 +111,7 @@ pub(super) struct State {
     pub(super) is_closed: bool,
     /// `None` once the queue is disposed (WORKER-4).
     pub(super) executor: Option<Arc<dyn Executor>>,
-    /// Tells whether there is a [`Drain`] (WORKER-1).
+    /// Tells whether there is a drain (WORKER-1).
     pub(super) has_drain: bool,
 }
 
@@ -180,19 +181,19 @@ impl SerialQueue {
 
     // ----- into the queue ------------------------------------------------------------------
 
-    /// Hands a drain to the executor, unless there is one (WORKER-1). Returns `newest`, the task that was just queued,
-    /// if the executor turns out to be gone: see [`executor_is_gone`](SerialQueue::executor_is_gone).
+    /// Hands a drain to the executor, unless there is one (WORKER-1). Returns true if the executor turns out to be gone and
+    /// `newest`, the task that was just queued, is refused: see [`executor_is_gone`](SerialQueue::executor_is_gone).
     pub(super) fn start_drain(
         &self,
         mut state: MutexGuard<'_, State>,
         newest: Option<Entry>,
-    ) -> Option<Entry> {
+    ) -> bool {
         if std::mem::replace(&mut state.has_drain, true) {
-            return None;
+            return false;
         }
         let executor = state.executor.clone();
         drop(state);
-        Drain::new(self.me()).hand_over(executor, newest)
+        self.me().hand_over(executor, newest)
     }
 
     /// Sets the first timer of a task that waits for its time. If it is refused, the task leaves.
@@ -320,22 +321,20 @@ impl SerialQueue {
     /// Disposes the queue, because its executor is gone for good, or finishes and has no thread for it. The caller holds
     /// the drain.
     ///
-    /// Before that, it takes out `newest`, the task that has just come, and returns it for its caller. It returns
-    /// `None` if the task has left: a disposal has cancelled it, or the executor has run the drain that it refused.
+    /// Before that, it takes out `newest`, the task that has just come, for its caller. It returns false if there is none, or if
+    /// it has left: a disposal has cancelled it, or the executor has run the drain that it refused.
     ///
     /// If the executor finishes and refuses no more than a new task, the delayed tasks may stay: the executor may be the
     /// one that keeps their time. The tick thread of a scheduler never is.
-    pub(super) fn executor_is_gone(
-        &self,
-        newest: Option<Entry>,
-        is_finishing: bool,
-    ) -> Option<Entry> {
+    pub(super) fn executor_is_gone(&self, newest: Option<Entry>, is_finishing: bool) -> bool {
         let keeps_delayed =
             is_finishing && newest.is_some() && self.retries.timers.as_scheduler().is_none();
-        let newest = newest.filter(|job| self.state().leave(job.position()));
-        newest.iter().for_each(|_| self.limit.leave());
+        let is_refused = newest.is_some_and(|job| self.state().leave(job.position()));
+        if is_refused {
+            self.limit.leave();
+        }
         self.end(keeps_delayed);
-        newest
+        is_refused
     }
 
     /// Closes the queue and cancels what is queued. Unless it keeps what is delayed, this disposes it.
@@ -458,7 +457,7 @@ impl TaskQueue for SerialQueue {
         } else {
             let newest = (!state.has_drain).then(|| Arc::clone(&job));
             state.push(job);
-            if self.start_drain(state, newest).is_some() {
+            if self.start_drain(state, newest) {
                 return Err(ScheduleError::Closed);
             }
         }

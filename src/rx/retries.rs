@@ -1,0 +1,157 @@
+//! Where the drains wait that an executor has not run: the [`RetryQueue`].
+//!
+//! - DRAIN-1 If an executor refuses or drops a drain, or panics, its queue waits in a [`RetryQueue`], which all workers of
+//!   one [`ExecutorScheduler`](super::ExecutorScheduler) share. After a pause that grows, a timer hands a drain of the
+//!   first one over again, and then of the others as long as each is taken. So many workers cost an executor that refuses
+//!   no more than one (S30). Only if no clock is left to wait on, the drains rest, and the next task hands them over.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::time::Duration;
+
+use super::serial::SerialQueue;
+use super::timer::{RunOrDrop, Timers, after, cancel_timer, global_timers};
+use super::worker::TaskQueue;
+use crate::platform::sync::{Mutex, Ordering, lock};
+use crate::{Cancellable, PanicHook, ScheduleExt};
+
+/// How long a drain that was not run waits before the next attempt. After each [`FAILURES_PER_PAUSE`] failed attempts
+/// the pause doubles, six times at most (DRAIN-1).
+pub(super) const PAUSE: Duration = Duration::from_millis(1);
+const FAILURES_PER_PAUSE: u32 = 16;
+
+/// After so many failed attempts in a row, a queue that nobody else holds ends, because nobody could dispose it any more.
+/// With these pauses they take about a minute.
+const MAX_FAILURES: u32 = 1024;
+
+/// How many drains one attempt hands over at most.
+const MAX_PER_ATTEMPT: usize = 1024;
+
+/// The queues whose drains an executor has not run, of all workers of one scheduler (DRAIN-1).
+pub(super) struct RetryQueue {
+    state: Mutex<Retries>,
+    /// How many attempts in a row have failed. Relaxed suffices, because it only sets the pace.
+    pub(super) failures: AtomicU32,
+    pub(super) timers: Timers,
+}
+
+#[derive(Default)]
+struct Retries {
+    /// By age.
+    queues: BTreeMap<u64, Arc<SerialQueue>>,
+    last_ticket: u64,
+    /// The number of the attempt that waits for its time or runs, 0 if there is none. It is the ticket of the queue for which
+    /// it was first made, and stays when the attempt has to be made again. Only this attempt may act.
+    attempt: u64,
+    /// The timer that was stored last, as long as drains wait. One that fires before it is stored may be stored after the next
+    /// one. Then that one is not cancelled when all queues have left, and finds nothing to do.
+    timer: Option<Cancellable>,
+}
+
+impl RetryQueue {
+    pub(super) fn new(timers: Timers) -> Arc<RetryQueue> {
+        Arc::new(RetryQueue { state: Mutex::default(), failures: AtomicU32::new(0), timers })
+    }
+
+    /// Adds a queue, with its drain. If no attempt is on its way, one is made after this pause.
+    pub(super) fn wait(
+        self: &Arc<Self>,
+        queue: Arc<SerialQueue>,
+        pause: Duration,
+        is_last_resort: bool,
+    ) {
+        let mut state = lock(&self.state);
+        state.last_ticket += 1;
+        let ticket = state.last_ticket;
+        queue.retry_ticket.store(ticket, Ordering::Relaxed);
+        state.queues.insert(ticket, queue);
+        if state.attempt == 0 {
+            state.attempt = ticket;
+            drop(state);
+            self.schedule(ticket, pause, is_last_resort);
+        }
+    }
+
+    pub(super) fn pause(&self) -> Duration {
+        let failures = self.failures.load(Ordering::Relaxed).saturating_sub(1);
+        PAUSE * (1 << (failures / FAILURES_PER_PAUSE).min(6))
+    }
+
+    /// Sets the timer of an attempt: one of the scheduler's own or, as the last resort, one of
+    /// [`Scheduler::global`](crate::Scheduler::global).
+    fn schedule(self: &Arc<Self>, number: u64, pause: Duration, is_last_resort: bool) {
+        let retries = Arc::clone(self);
+        let attempt = RunOrDrop::new(move |fires| retries.attempt(number, is_last_resort, fires));
+        let timers = if is_last_resort { global_timers() } else { Ok(Arc::clone(&self.timers)) };
+        // Timers that refuse drop the attempt, which then turns to the last resort.
+        let timer = timers.and_then(|timers| {
+            timers.schedule_at(after(timers.now(), pause), move || attempt.run())
+        });
+        let Ok(timer) = timer else { return };
+        let mut state = lock(&self.state);
+        let is_needed = state.attempt == number; // otherwise all queues have left in the meantime
+        let other = if is_needed { state.timer.replace(timer) } else { Some(timer) };
+        drop(state);
+        let cancel = |other: Cancellable| !is_needed && other.cancel();
+        PanicHook::default().catch(None, || other.is_some_and(cancel)); // its handle may be from outside
+    }
+
+    /// Removes a queue that was disposed.
+    pub(super) fn remove(&self, queue: &SerialQueue) {
+        let mut state = lock(&self.state);
+        let removed = state.queues.remove(&queue.retry_ticket.load(Ordering::Relaxed));
+        let mut timer = None;
+        if state.queues.is_empty() {
+            state.attempt = 0; // a thread that still sets its timer finds that out
+            timer = state.timer.take();
+        }
+        drop(state);
+        drop(removed);
+        cancel_timer(&queue.hook, timer);
+    }
+
+    /// Hands over the drains of the queues that wait now, until one is not run. Returns true if there were more than may keep the
+    /// calling thread busy.
+    fn hand_over(&self) -> bool {
+        let count = lock(&self.state).queues.len();
+        for _ in 0..count.min(MAX_PER_ATTEMPT) {
+            let Some((_, queue)) = lock(&self.state).queues.pop_first() else { break };
+            let failures = self.failures.load(Ordering::Relaxed);
+            // The panics of executors are caught in there.
+            PanicHook::default().catch(None, move || {
+                if failures >= MAX_FAILURES && Arc::strong_count(&queue) == 1 {
+                    return queue.dispose(); // nobody else can
+                }
+                let executor = queue.state().executor.clone();
+                queue.hand_over(executor, None);
+            });
+            if self.failures.load(Ordering::Relaxed) > failures {
+                return false;
+            }
+        }
+        count > MAX_PER_ATTEMPT
+    }
+
+    /// The timer of an attempt fires, or was dropped: the timers have refused it, or have ended.
+    fn attempt(self: &Arc<Self>, number: u64, is_last_resort: bool, fires: bool) {
+        if lock(&self.state).attempt != number {
+            return; // all queues have left
+        }
+        let pause = if fires && self.hand_over() { PAUSE } else { self.pause() };
+        let mut state = lock(&self.state);
+        if state.attempt != number {
+            return; // the same
+        }
+        if !state.queues.is_empty() && (fires || !is_last_resort) {
+            drop(state);
+            return self.schedule(number, pause, !fires);
+        }
+        state.attempt = 0;
+        let queues = std::mem::take(&mut state.queues); // if there are any, nobody keeps their time
+        let timer = state.timer.take();
+        drop(state);
+        queues.into_values().for_each(|queue| queue.state().has_drain = false);
+        PanicHook::default().catch(None, || drop(timer)); // its handle may be from outside
+    }
+}
