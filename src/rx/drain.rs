@@ -238,15 +238,6 @@ impl SerialQueue {
         self.hook.catch(None, is_in_time) != Some(true)
     }
 
-    /// Has its timers run the drain after this pause. The last resort never does so in the call.
-    fn wait(self: Arc<Self>, pause: Duration, is_last_resort: bool) {
-        // This is for destructors that run with the queue's last owner.
-        PanicHook::default().catch(None, || {
-            let (hook, retries) = (self.hook.clone(), Arc::clone(&self.retries));
-            hook.catch(None, || retries.wait(self, pause, is_last_resort));
-        });
-    }
-
     /// The executor has dropped the drain (DRAIN-1).
     fn was_dropped(self: Arc<Self>) {
         let waits = || {
@@ -274,7 +265,7 @@ impl SerialQueue {
                     return;
                 }
             }
-            if is_finishing && self.retries.timers.as_scheduler().is_some() {
+            if is_finishing && self.retries.scheduler.is_some() {
                 self.dispose(); // what is delayed would not find a thread: the tick thread is not the executor's
             }
         });

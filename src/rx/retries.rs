@@ -5,16 +5,17 @@
 //!   first one over again, and then of the others as long as each is taken. So many workers cost an executor that refuses
 //!   no more than one (S30). Only if no clock is left to wait on, the drains rest, and the next task hands them over.
 
+use std::any::type_name;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use super::serial::SerialQueue;
-use super::timer::{RunOrDrop, Timers, after, cancel_timer, global_timers};
+use super::timer::{RunOrDrop, after, cancel_timer, global_timers};
 use super::worker::TaskQueue;
 use crate::platform::sync::{Mutex, Ordering, lock};
-use crate::{Cancellable, PanicHook, ScheduleExt};
+use crate::{Cancellable, Inline, PanicHook, Request, Schedule, Scheduler};
 
 /// How long a drain that was not run waits before the next attempt. After each [`FAILURES_PER_PAUSE`] failed attempts
 /// the pause doubles, six times at most (DRAIN-1).
@@ -33,7 +34,11 @@ pub(super) struct RetryQueue {
     state: Mutex<Retries>,
     /// How many attempts in a row have failed. Relaxed suffices, because it only sets the pace.
     pub(super) failures: AtomicU32,
-    pub(super) timers: Timers,
+    /// The clock of delayed tasks, and what runs their timers. A scheduler runs them on its tick thread, whatever its executor is,
+    /// in order of deadline, and any other schedule wherever it runs tasks, and perhaps out of order.
+    pub(super) timers: Arc<dyn Schedule>,
+    /// The scheduler that `timers` is. A schedule is asked for it once: it is user code, and this is looked at with locks held.
+    pub(super) scheduler: Option<Scheduler>,
 }
 
 #[derive(Default)]
@@ -49,28 +54,36 @@ struct Retries {
     timer: Option<Cancellable>,
 }
 
-impl RetryQueue {
-    pub(super) fn new(timers: Timers) -> Arc<RetryQueue> {
-        Arc::new(RetryQueue { state: Mutex::default(), failures: AtomicU32::new(0), timers })
+impl SerialQueue {
+    /// Adds the queue to those that wait, with its drain. If no attempt is on its way, one is made after this pause. The last resort
+    /// never makes it in the call.
+    pub(super) fn wait(self: Arc<Self>, pause: Duration, is_last_resort: bool) {
+        // This is for destructors that run with the queue's last owner.
+        PanicHook::default().catch(None, || {
+            let (hook, retries) = (self.hook.clone(), Arc::clone(&self.retries));
+            let mut state = lock(&retries.state);
+            state.last_ticket += 1;
+            let ticket = state.last_ticket;
+            self.retry_ticket.store(ticket, Ordering::Relaxed);
+            state.queues.insert(ticket, self);
+            if state.attempt == 0 {
+                state.attempt = ticket;
+                drop(state);
+                hook.catch(None, || retries.schedule(ticket, pause, is_last_resort));
+            }
+        });
     }
+}
 
-    /// Adds a queue, with its drain. If no attempt is on its way, one is made after this pause.
-    pub(super) fn wait(
-        self: &Arc<Self>,
-        queue: Arc<SerialQueue>,
-        pause: Duration,
-        is_last_resort: bool,
-    ) {
-        let mut state = lock(&self.state);
-        state.last_ticket += 1;
-        let ticket = state.last_ticket;
-        queue.retry_ticket.store(ticket, Ordering::Relaxed);
-        state.queues.insert(ticket, queue);
-        if state.attempt == 0 {
-            state.attempt = ticket;
-            drop(state);
-            self.schedule(ticket, pause, is_last_resort);
-        }
+impl RetryQueue {
+    pub(super) fn new(schedule: impl Schedule + 'static) -> Arc<RetryQueue> {
+        let scheduler = schedule.as_scheduler().map(|scheduler| scheduler.with_executor(Inline));
+        let timers: Arc<dyn Schedule> = match &scheduler {
+            Some(scheduler) => Arc::new(scheduler.clone()),
+            None => Arc::new(schedule),
+        };
+        let (state, failures) = (Mutex::default(), AtomicU32::new(0));
+        Arc::new(RetryQueue { state, failures, timers, scheduler })
     }
 
     pub(super) fn pause(&self) -> Duration {
@@ -83,11 +96,16 @@ impl RetryQueue {
     fn schedule(self: &Arc<Self>, number: u64, pause: Duration, is_last_resort: bool) {
         let retries = Arc::clone(self);
         let attempt = RunOrDrop::new(move |fires| retries.attempt(number, is_last_resort, fires));
-        let timers = if is_last_resort { global_timers() } else { Ok(Arc::clone(&self.timers)) };
         // Timers that refuse drop the attempt, which then turns to the last resort.
-        let timer = timers.and_then(|timers| {
-            timers.schedule_at(after(timers.now(), pause), move || attempt.run())
-        });
+        let set_on = |timers: &dyn Schedule| {
+            let request = Request::At(after(timers.now(), pause), Box::new(move || attempt.run()));
+            timers.schedule_named(type_name::<RetryQueue>(), request)
+        };
+        let timer = if is_last_resort {
+            global_timers().and_then(|timers| set_on(timers))
+        } else {
+            set_on(&*self.timers)
+        };
         let Ok(timer) = timer else { return };
         let mut state = lock(&self.state);
         let is_needed = state.attempt == number; // otherwise all queues have left in the meantime
@@ -111,9 +129,9 @@ impl RetryQueue {
         cancel_timer(&queue.hook, timer);
     }
 
-    /// Hands over the drains of the queues that wait now, until one is not run. Returns true if there were more than may keep the
-    /// calling thread busy.
-    fn hand_over(&self) -> bool {
+    /// Hands over the drains of the queues that wait now, until one is not run, or there were enough to keep the calling thread
+    /// busy.
+    fn hand_over(&self) {
         let count = lock(&self.state).queues.len();
         for _ in 0..count.min(MAX_PER_ATTEMPT) {
             let Some((_, queue)) = lock(&self.state).queues.pop_first() else { break };
@@ -127,10 +145,9 @@ impl RetryQueue {
                 queue.hand_over(executor, None);
             });
             if self.failures.load(Ordering::Relaxed) > failures {
-                return false;
+                break;
             }
         }
-        count > MAX_PER_ATTEMPT
     }
 
     /// The timer of an attempt fires, or was dropped: the timers have refused it, or have ended.
@@ -138,14 +155,16 @@ impl RetryQueue {
         if lock(&self.state).attempt != number {
             return; // all queues have left
         }
-        let pause = if fires && self.hand_over() { PAUSE } else { self.pause() };
+        if fires {
+            self.hand_over();
+        }
         let mut state = lock(&self.state);
         if state.attempt != number {
             return; // the same
         }
         if !state.queues.is_empty() && (fires || !is_last_resort) {
             drop(state);
-            return self.schedule(number, pause, !fires);
+            return self.schedule(number, self.pause(), !fires);
         }
         state.attempt = 0;
         let queues = std::mem::take(&mut state.queues); // if there are any, nobody keeps their time

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use super::retries::RetryQueue;
 use super::serial::SerialQueue;
-use super::timer::{Timers, timers_of};
 use super::worker::Worker;
 use crate::backpressure::PendingLimit;
 use crate::platform::impls::impl_debug;
@@ -88,11 +87,14 @@ impl ExecutorScheduler {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn over(executor: impl Executor, schedule: impl Schedule + 'static) -> ExecutorScheduler {
-        ExecutorScheduler::with(Arc::new(executor), timers_of(schedule))
+        ExecutorScheduler::with(Arc::new(executor), schedule)
     }
 
-    pub(super) fn with(executor: Arc<dyn Executor>, timers: Timers) -> ExecutorScheduler {
-        let (retries, hook) = (RetryQueue::new(timers), PanicHook::default());
+    pub(super) fn with(
+        executor: Arc<dyn Executor>,
+        schedule: impl Schedule + 'static,
+    ) -> ExecutorScheduler {
+        let (retries, hook) = (RetryQueue::new(schedule), PanicHook::default());
         ExecutorScheduler { executor, retries, hook, max_pending: None }
     }
 

@@ -146,9 +146,8 @@ impl SerialQueue {
         limit: PendingLimit,
         retries: Arc<RetryQueue>,
     ) -> Arc<SerialQueue> {
-        let timers = &retries.timers;
         // A scheduler's timers fire in order.
-        let epoch = timers.as_scheduler().is_none().then(|| Epoch::new(timers.now()));
+        let epoch = retries.scheduler.is_none().then(|| Epoch::new(retries.timers.now()));
         let (delayed, executor) = (Delayed::new(epoch), Some(executor));
         let state = State { delayed, executor, ..State::default() };
         Arc::new_cyclic(|me| SerialQueue {
@@ -172,7 +171,7 @@ impl SerialQueue {
 
     /// Returns false if nobody keeps the time of its tasks any more.
     fn keeps_time(&self, state: &State) -> bool {
-        !state.is_closed && !self.retries.timers.as_scheduler().is_some_and(Scheduler::is_closed)
+        !state.is_closed && !self.retries.scheduler.as_ref().is_some_and(Scheduler::is_closed)
     }
 
     pub(super) fn me(&self) -> Arc<SerialQueue> {
@@ -219,7 +218,7 @@ impl SerialQueue {
         // from its timers or its caller. There its next run goes through a timer, after all that is due. On other
         // threads it is queued at once.
         let is_needed_elsewhere = drain::this_thread().is_inline()
-            || self.retries.timers.as_scheduler().is_none_or(Scheduler::is_turned_here); // elsewhere perhaps
+            || self.retries.scheduler.as_ref().is_none_or(Scheduler::is_turned_here); // elsewhere perhaps
         let mut state = self.state();
         if state.is_closed {
             return None;
@@ -327,8 +326,7 @@ impl SerialQueue {
     /// If the executor finishes and refuses no more than a new task, the delayed tasks may stay: the executor may be the
     /// one that keeps their time. The tick thread of a scheduler never is.
     pub(super) fn executor_is_gone(&self, newest: Option<Entry>, is_finishing: bool) -> bool {
-        let keeps_delayed =
-            is_finishing && newest.is_some() && self.retries.timers.as_scheduler().is_none();
+        let keeps_delayed = is_finishing && newest.is_some() && self.retries.scheduler.is_none();
         let is_refused = newest.is_some_and(|job| self.state().leave(job.position()));
         if is_refused {
             self.limit.leave();
@@ -502,7 +500,6 @@ impl Drop for SerialQueue {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::super::timer::timers_of;
     use super::*;
     use crate::job::{Job, Once, Run};
     use crate::{Cancel, DueTask};
@@ -514,7 +511,7 @@ mod tests {
         let keep = Arc::clone(&kept);
         let never_runs = move |task: DueTask| lock(&keep).push(task);
         let (hook, limit) = (PanicHook::default(), PendingLimit::new(None));
-        let retries = RetryQueue::new(timers_of(timers));
+        let retries = RetryQueue::new(timers);
         (SerialQueue::new(Arc::new(never_runs), hook, limit, retries), kept)
     }
 

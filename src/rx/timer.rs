@@ -18,7 +18,6 @@
 //!   was moved, the leftover is told from a timer that fires while they close: it runs before the time that it was set
 //!   for.
 
-use std::ops::Deref;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -28,51 +27,15 @@ use super::delayed::{Found, Wait};
 use super::drain::without_runs;
 use super::serial::SerialQueue;
 pub(super) use crate::clock::timeline::after;
-use crate::platform::impls::impl_behind;
 use crate::platform::panics::BLIND_PAUSE;
 use crate::wheel::WheelKey;
-use crate::{
-    Cancellable, Inline, PanicHook, Period, RepeatingTask, Request, Schedule, ScheduleError,
-    Scheduler, Task,
-};
+use crate::{Cancellable, Inline, PanicHook, Request, Schedule, ScheduleError, Scheduler};
 
-/// The clock of delayed tasks, and what runs their timers. A scheduler runs them on its tick thread, in order of deadline, and
-/// any other schedule wherever it runs tasks, and perhaps out of order.
-pub(super) type Timers = Arc<dyn Schedule>;
-
-/// Returns the timers of a schedule. Those of a scheduler run on its tick thread, whatever its executor is.
-pub(super) fn timers_of(schedule: impl Schedule + 'static) -> Timers {
-    match schedule.as_scheduler() {
-        Some(scheduler) => Arc::new(scheduler.with_executor(Inline)),
-        None => Arc::new(Other(schedule)),
-    }
-}
-
-/// A schedule that has said that it is no scheduler. It is not asked again: it is user code, and asked with locks held.
-struct Other<S: ?Sized>(S);
-
-impl<S: ?Sized> Deref for Other<S> {
-    type Target = S;
-
-    fn deref(&self) -> &S {
-        &self.0
-    }
-}
-
-impl_behind!(S: Schedule for Other<S>; {
-    fn now(&self) -> Instant;
-    fn schedule_task(&self, delay: Duration, task: Task) -> Result<Cancellable, ScheduleError>;
-    fn schedule_task_at(&self, deadline: Instant, task: Task) -> Result<Cancellable, ScheduleError>;
-    fn schedule_series(&self, initial: Duration, period: Period, task: RepeatingTask)
-        -> Result<Cancellable, ScheduleError>;
-    fn schedule_named(&self, name: &'static str, request: Request) -> Result<Cancellable, ScheduleError>;
-});
-
-/// Returns the timers of the global scheduler, for when others refuse.
-pub(super) fn global_timers() -> Result<Timers, ScheduleError> {
-    static TIMERS: OnceCell<Timers> = OnceCell::new(); // one executor for all: each has a number in its scheduler
-    let timers = || Scheduler::try_global().map(timers_of).map_err(|_| ScheduleError::NoThread);
-    TIMERS.get_or_try_init(timers).cloned()
+/// Returns the global scheduler, for when other timers refuse. It runs them on its tick thread.
+pub(super) fn global_timers() -> Result<&'static Scheduler, ScheduleError> {
+    static TIMERS: OnceCell<Scheduler> = OnceCell::new(); // one executor for all: each has a number in its scheduler
+    let timers = || Scheduler::try_global().map(|global| global.with_executor(Inline));
+    TIMERS.get_or_try_init(timers).map_err(|_| ScheduleError::NoThread)
 }
 
 // ----- the timers of a worker --------------------------------------------------------------
@@ -108,13 +71,14 @@ pub(super) fn cancel_timer(hook: &PanicHook, timer: Option<Cancellable>) {
 impl SerialQueue {
     /// Sets the timer of a delayed task. If the first one is refused, the caller takes the task out (DELAY-3).
     pub(super) fn set_timer(&self, wait: Wait, name: &'static str) -> Result<(), ScheduleError> {
-        self.set_timer_on(&self.retries.timers, wait.deadline, wait, name)
+        self.set_timer_on(self.retries.scheduler.as_ref(), wait.deadline, wait, name)
     }
 
-    /// Sets a timer under the name of its task, because it may be a leftover (S31).
+    /// Sets a timer under the name of its task, because it may be a leftover (S31). Without a scheduler, it is a timer of a schedule
+    /// from outside.
     fn set_timer_on(
         &self,
-        on: &Timers,
+        scheduler: Option<&Scheduler>,
         at: Instant,
         wait: Wait,
         name: &'static str,
@@ -131,9 +95,10 @@ impl SerialQueue {
             }
         });
         let run = move || timer.run();
-        let handle = match on.as_scheduler() {
+        let timers = &self.retries.timers;
+        let handle = match scheduler {
             Some(scheduler) => scheduler.schedule_at_named(name, at, run)?, // without a box
-            None => without_runs(|| on.schedule_named(name, Request::At(at, Box::new(run))))?,
+            None => without_runs(|| timers.schedule_named(name, Request::At(at, Box::new(run))))?,
         };
         if self.keep_timer(wait, handle) {
             self.follow(wait.key);
@@ -203,7 +168,7 @@ impl SerialQueue {
         let left = now.map_or(BLIND_PAUSE, |now| wait.deadline.saturating_duration_since(now));
         let set = global_timers().and_then(|global| {
             let at = after(global.now(), left.max(MIN_PAUSE));
-            self.set_timer_on(&global, at, wait, self.name_of(wait.key))
+            self.set_timer_on(Some(global), at, wait, self.name_of(wait.key))
         });
         if set.is_err() {
             self.withdraw(wait.key);
@@ -259,6 +224,6 @@ mod tests {
     #[test]
     fn the_last_resort_takes_one_executor_however_often_it_is_asked() {
         let timers = || global_timers().expect("a thread");
-        assert!(Arc::ptr_eq(&timers(), &timers()));
+        assert!(std::ptr::eq(timers(), timers()));
     }
 }

@@ -9,7 +9,7 @@ use super::context::{Capture, InContext, both};
 use super::delayed::Entry;
 use super::drain::with_a_drain;
 use super::scheduler::ExecutorScheduler;
-use super::timer::{after, timers_of};
+use super::timer::after;
 use crate::clock::repeat::unboxed;
 use crate::job::{Job, NamedOnce, Once, Owner, Series, Work};
 use crate::platform::impls::impl_debug;
@@ -143,7 +143,7 @@ impl Worker {
     /// ```
     pub fn new(schedule_and_executor: impl Schedule + Executor) -> Worker {
         let both = Arc::new(schedule_and_executor);
-        ExecutorScheduler::with(Arc::clone(&both) as Arc<dyn Executor>, timers_of(both)).worker()
+        ExecutorScheduler::with(Arc::clone(&both) as Arc<dyn Executor>, both).worker()
     }
 
     pub(super) fn at(queue: Arc<dyn TaskQueue>) -> Worker {
