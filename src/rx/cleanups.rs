@@ -7,6 +7,7 @@
 use std::sync::{Arc, Mutex};
 
 use super::composite::FirstPanic;
+use super::timer::RunOrDrop;
 use crate::platform::impls::impl_debug;
 use crate::platform::sync::lock_std;
 
@@ -111,28 +112,24 @@ impl Cleanups {
         lock_std(&self.list).is_none()
     }
 
-    fn with_end<F>(task: F) -> (WithEnd<F>, Cleanups) {
+    fn with_end<F>(task: F) -> (WithEnd<F, impl Sized>, Cleanups) {
         let cleanups = Cleanups { list: Arc::new(Mutex::new(Some(Vec::new()))) };
-        (WithEnd { task, end: RunOnDrop(cleanups.clone()) }, cleanups)
+        let ended = cleanups.clone();
+        let end = RunOrDrop::new(move |_| {
+            let list = lock_std(&ended.list).take();
+            let mut panics = FirstPanic::default();
+            list.into_iter().flatten().for_each(|cleanup| _ = panics.catch(cleanup));
+            panics.resume(); // now that all have run
+        });
+        (WithEnd { task, end }, cleanups)
     }
 }
 
 impl_debug!(Cleanups, self, has_ended: self.has_ended());
 
-/// A closure whose drop runs clean-ups.
-struct WithEnd<F> {
+/// A closure, and what its drop runs.
+struct WithEnd<F, E> {
     task: F,
     /// Dropped after the task.
-    end: RunOnDrop,
-}
-
-struct RunOnDrop(Cleanups);
-
-impl Drop for RunOnDrop {
-    fn drop(&mut self) {
-        let list = lock_std(&self.0.list).take();
-        let mut panics = FirstPanic::default();
-        list.into_iter().flatten().for_each(|cleanup| _ = panics.catch(cleanup));
-        panics.resume(); // now that all have run
-    }
+    end: E,
 }
