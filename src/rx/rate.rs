@@ -304,15 +304,6 @@ impl<T: Send + 'static> Paced<T> {
         }
     }
 
-    /// Sees to a value for which no timer is set: sets one, or returns a run if this thread is to make one.
-    fn see_to_it<'a>(
-        self: &'a Arc<Self>,
-        state: MutexGuard<'a, State<T>>,
-        panics: &mut FirstPanic,
-    ) -> Option<Run<T>> {
-        self.arm(state, panics)?.0.start()
-    }
-
     /// Runs `f`, if this thread is to. If the next value became due in the meantime, sets a timer for it, so that other tasks
     /// of this thread have their turn. If the timer is refused, `f` runs again here. Panics at the end, with the first panic.
     fn run(self: &Arc<Self>, mut next: Option<Run<T>>, mut panics: FirstPanic) {
@@ -325,7 +316,8 @@ impl<T: Send + 'static> Paced<T> {
             state.f = Some(f);
             started.into_iter().for_each(|at| state.has_started(at));
             let has_come = state.is_set(AFTER_RUN);
-            next = if has_come { self.see_to_it(state, &mut panics) } else { None };
+            let unseen = if has_come { self.arm(state, &mut panics) } else { None };
+            next = unseen.and_then(|(mut state, _)| state.start());
         }
         panics.resume(); // to the layer that runs the task, which reports it
     }
@@ -344,7 +336,7 @@ impl<T: Send + 'static> Paced<T> {
         let handle = state.take_timer();
         let is_early = state.pending.as_ref().is_some_and(|pending| now < pending.due);
         let run = if is_early && state.f.is_some() {
-            self.see_to_it(state, &mut panics)
+            self.arm(state, &mut panics).and_then(|(mut state, _)| state.start())
         } else {
             let run = state.start();
             drop(state);
