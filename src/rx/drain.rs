@@ -40,13 +40,13 @@ use std::time::{Duration, Instant};
 
 use super::delayed::Entry;
 use super::retries::{PAUSE, RetryQueue};
-use super::serial::SerialQueue;
+use super::serial::{Locked, SerialQueue};
 use super::timer::{RunOrDrop, after};
 use super::worker::TaskQueue;
 use crate::job::{Next, Ran};
 use crate::platform::panics::caught;
 use crate::platform::sync::{Ordering, thread_local};
-use crate::{DueTask, Executor, PanicHook};
+use crate::{DueTask, PanicHook};
 
 /// How many tasks a drain runs before it lets other workers have the thread.
 const BATCH: usize = 64;
@@ -57,9 +57,6 @@ const LONGEST_INLINE: Duration = Duration::from_millis(100);
 /// A call that has seen drains of more clocks than this has lasted for too long. Otherwise tasks that each bring a new clock
 /// would go on for ever (DRAIN-2).
 const MAX_CLOCKS: usize = 1024;
-
-/// How often a drain that may not run in a call is given to timers, before the last resort has it.
-const MAX_ROUNDS: usize = 8;
 
 /// What becomes of a drain that an executor runs in the call that hands it over.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
@@ -135,33 +132,27 @@ pub(super) fn without_runs<R>(act: impl FnOnce() -> R) -> R {
     let result = with_state(ThreadState { in_call, hands_over: false, ..this_thread() }, || {
         let result = caught(act);
         // Workers may keep each other's time. The drain of one that keeps another's comes back here, and so does each drain whose
-        // timers run at once what is due. If two keep each other's, each waits behind the other now. From the second round
-        // on they wait for a time that has not come.
-        for round in 1.. {
-            let drains = take().unwrap_or_default();
-            if drains.is_empty() {
-                break;
-            }
-            let pause = if round == 1 { Duration::ZERO } else { PAUSE };
-            drains.into_iter().for_each(|queue| queue.wait(pause, round >= MAX_ROUNDS));
+        // timers run at once what is due. If two keep each other's, each waits behind the other now. So the second time they
+        // wait for a time that has not come. Timers that run all at once have the last resort, which never does so.
+        let rounds = [(Duration::ZERO, false), (PAUSE, false), (Duration::ZERO, true)];
+        for (pause, is_last_resort) in rounds {
+            let queues = take().unwrap_or_default();
+            queues.into_iter().for_each(|queue| queue.wait(pause, is_last_resort));
         }
+        debug_assert!(waiting().is_none_or(|drains| drains == below), "each waits for its timer");
         result
     });
     result.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
 impl SerialQueue {
-    /// Gives the drain to the executor. It is `None` if the queue was disposed; then nothing is left to do.
+    /// Gives the drain to the executor. If there is none, the queue was disposed, and nothing is left to do.
     ///
     /// If the executor is gone for good, the queue ends. Returns true if `newest`, the task that has just come, has left the queue
     /// and is refused. If the executor finishes, the drain may run here, before this returns (DRAIN-3).
-    pub(super) fn hand_over(
-        self: &Arc<Self>,
-        executor: Option<Arc<dyn Executor>>,
-        newest: Option<Entry>,
-    ) -> bool {
+    pub(super) fn hand_over(self: &Arc<Self>, state: Locked<'_>, newest: Option<Entry>) -> bool {
         let brings_a_task = newest.is_some();
-        let comes_back = self.offer(executor, newest);
+        let comes_back = self.offer(state, newest);
         if comes_back && !brings_a_task {
             let queue = Arc::clone(self);
             let has_to_wait = this_thread().in_call == InCall::WaitsForTimer;
@@ -172,8 +163,9 @@ impl SerialQueue {
 
     /// Offers the drain to the executor. Returns true if `newest` has come back or, without one, if the caller is to run the drain
     /// (DRAIN-3). Otherwise the drain is with the executor or in the retry queue, or its queue has ended.
-    fn offer(self: &Arc<Self>, executor: Option<Arc<dyn Executor>>, newest: Option<Entry>) -> bool {
-        let Some(executor) = executor else { return false };
+    fn offer(self: &Arc<Self>, state: Locked<'_>, newest: Option<Entry>) -> bool {
+        let Some(executor) = state.executor.clone() else { return false };
+        drop(state);
         let queue = Arc::clone(self);
         let drain = move |runs| if runs { queue.drain() } else { queue.was_dropped() };
         let drain = RunOrDrop::new(drain);
@@ -187,7 +179,13 @@ impl SerialQueue {
                 self.state().is_closed = true;
                 self.keeps_drain.store(true, Ordering::Relaxed); // or the drain would wait for another attempt
             } else if rejected.is_for_good() {
-                comes_back = self.executor_is_gone(newest, rejected.is_finishing());
+                // If it refuses no more than a new task, the delayed tasks may stay: the executor may be the one that keeps their
+                // time. The tick thread of a scheduler never is.
+                let keeps_delayed =
+                    rejected.is_finishing() && newest.is_some() && self.retries.scheduler.is_none();
+                // It may have left: a disposal has cancelled it, or the executor has run the drain that it refuses.
+                comes_back = newest.is_some_and(|job| self.state().leave(job.position()));
+                self.end(keeps_delayed);
             }
             self.hook.catch(None, || drop(rejected));
             // An executor may have run the drain, and refuse another task in its place.
@@ -259,8 +257,7 @@ impl SerialQueue {
             self.retries.failures.store(0, Ordering::Relaxed);
             let mut is_finishing = false;
             while self.run_batch() {
-                let executor = self.state().executor.clone();
-                is_finishing = self.offer(executor, None);
+                is_finishing = self.offer(self.state(), None);
                 if !is_finishing {
                     return;
                 }

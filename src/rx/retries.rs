@@ -141,8 +141,7 @@ impl RetryQueue {
                 if failures >= MAX_FAILURES && Arc::strong_count(&queue) == 1 {
                     return queue.dispose(); // nobody else can
                 }
-                let executor = queue.state().executor.clone();
-                queue.hand_over(executor, None);
+                queue.hand_over(queue.state(), None);
             });
             if self.failures.load(Ordering::Relaxed) > failures {
                 break;

@@ -115,6 +115,8 @@ pub(super) struct State {
     pub(super) has_drain: bool,
 }
 
+pub(super) type Locked<'a> = MutexGuard<'a, State>;
+
 impl State {
     pub(super) fn push(&mut self, job: Entry) {
         self.last_number += 1;
@@ -123,7 +125,7 @@ impl State {
     }
 
     /// Takes out a task that is queued, and leaves its entry behind (WORKER-5). Returns false if it is not.
-    fn leave(&mut self, position: &AtomicPosition) -> bool {
+    pub(super) fn leave(&mut self, position: &AtomicPosition) -> bool {
         let queued = position.get();
         let has_left = matches!(queued, Position::Queued(_)) && position.leave(queued);
         self.left += u64::from(has_left);
@@ -165,7 +167,7 @@ impl SerialQueue {
         })
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> Locked<'_> {
         lock(&self.state)
     }
 
@@ -181,18 +183,12 @@ impl SerialQueue {
     // ----- into the queue ------------------------------------------------------------------
 
     /// Hands a drain to the executor, unless there is one (WORKER-1). Returns true if the executor turns out to be gone and
-    /// `newest`, the task that was just queued, is refused: see [`executor_is_gone`](SerialQueue::executor_is_gone).
-    pub(super) fn start_drain(
-        &self,
-        mut state: MutexGuard<'_, State>,
-        newest: Option<Entry>,
-    ) -> bool {
+    /// `newest`, the task that was just queued, is refused.
+    pub(super) fn start_drain(&self, mut state: Locked<'_>, newest: Option<Entry>) -> bool {
         if std::mem::replace(&mut state.has_drain, true) {
             return false;
         }
-        let executor = state.executor.clone();
-        drop(state);
-        self.me().hand_over(executor, newest)
+        self.me().hand_over(state, newest)
     }
 
     /// Sets the first timer of a task that waits for its time. If it is refused, the task leaves.
@@ -203,11 +199,7 @@ impl SerialQueue {
         });
         let Err(reason) = set else { return Ok(()) };
         // It may have left: a disposal has cancelled it, or its timer has fired and was refused afterwards.
-        if self.state().delayed.remove(wait.key).is_none() {
-            return Ok(());
-        }
-        self.limit.leave();
-        Err(reason)
+        if self.state().delayed.remove(wait.key).is_some() { Err(reason) } else { Ok(()) }
     }
 
     /// Queues the next run of the series that the drain has just run, or delays it. Called with the lock of the job
@@ -253,18 +245,15 @@ impl SerialQueue {
         let _before; // dropped after the lock
         let mut outgoing = lock(&self.outgoing);
         _before = outgoing.running.take();
-        while self.refill(&mut outgoing) {
-            if !outgoing.tasks.front().is_some_and(is_stale) {
-                return true;
-            }
-            outgoing.tasks.pop_front();
-        }
-        false
+        self.refill(&mut outgoing)
     }
 
-    /// Returns true if there are entries in `outgoing`, after a swap if need be. Otherwise the drain has ended (WORKER-1).
+    /// Returns true if there is a task in front, after a swap if need be. Otherwise the drain has ended (WORKER-1).
     fn refill(&self, outgoing: &mut Outgoing) -> bool {
-        if outgoing.tasks.is_empty() {
+        while outgoing.tasks.front().is_none_or(is_stale) {
+            if outgoing.tasks.pop_front().is_some() {
+                continue; // it was stale
+            }
             let mut state = self.state();
             if outgoing.tasks.capacity() > SMALL.max(8 * state.incoming.len()) {
                 outgoing.tasks = VecDeque::new(); // after a peak
@@ -276,9 +265,10 @@ impl SerialQueue {
             if outgoing.tasks.is_empty() {
                 state.has_drain = false;
                 self.drained_by.store(0, Ordering::Relaxed); // the next drain may run on another thread
+                return false;
             }
         }
-        !outgoing.tasks.is_empty()
+        true
     }
 
     /// Checks the invariants just after a swap. It looks at each queued task, and each is swapped once, so the cost per
@@ -317,26 +307,8 @@ impl SerialQueue {
         }
     }
 
-    /// Disposes the queue, because its executor is gone for good, or finishes and has no thread for it. The caller holds
-    /// the drain.
-    ///
-    /// Before that, it takes out `newest`, the task that has just come, for its caller. It returns false if there is none, or if
-    /// it has left: a disposal has cancelled it, or the executor has run the drain that it refused.
-    ///
-    /// If the executor finishes and refuses no more than a new task, the delayed tasks may stay: the executor may be the
-    /// one that keeps their time. The tick thread of a scheduler never is.
-    pub(super) fn executor_is_gone(&self, newest: Option<Entry>, is_finishing: bool) -> bool {
-        let keeps_delayed = is_finishing && newest.is_some() && self.retries.scheduler.is_none();
-        let is_refused = newest.is_some_and(|job| self.state().leave(job.position()));
-        if is_refused {
-            self.limit.leave();
-        }
-        self.end(keeps_delayed);
-        is_refused
-    }
-
     /// Closes the queue and cancels what is queued. Unless it keeps what is delayed, this disposes it.
-    fn end(&self, keeps_delayed: bool) {
+    pub(super) fn end(&self, keeps_delayed: bool) {
         let mut outgoing = lock(&self.outgoing);
         let mut state = self.state();
         state.is_closed = true;
@@ -448,17 +420,16 @@ impl TaskQueue for SerialQueue {
             return Err(ScheduleError::Full);
         }
         let is_too_long = self.pressure.is_over(state.incoming.len() as u64 + 1);
-        if let Some(deadline) = deadline {
+        let taken = if let Some(deadline) = deadline {
             let wait = state.delayed.insert(job, deadline, Timer::InHand);
             drop(state);
-            self.set_first_timer(wait, name)?;
+            self.set_first_timer(wait, name)
         } else {
             let newest = (!state.has_drain).then(|| Arc::clone(&job));
             state.push(job);
-            if self.start_drain(state, newest) {
-                return Err(ScheduleError::Closed);
-            }
-        }
+            if self.start_drain(state, newest) { Err(ScheduleError::Closed) } else { Ok(()) }
+        };
+        taken.inspect_err(|_| self.limit.leave())?;
         if is_too_long && !drain::this_thread().is_draining {
             self.pressure.hold_back(|| {
                 let ahead = self.state().incoming.len() as u64;
