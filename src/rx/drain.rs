@@ -17,10 +17,10 @@
 //! - DRAIN-2 An inline executor runs a drain inside of the call that hands it over. Such drains do not nest. The first
 //!   one on a stack is the outermost *inline* drain. The others wait in `WAITING`, and the outermost one runs them,
 //!   batch by batch, before that first call returns. If other threads bring tasks without end, or workers each other, that
-//!   would be never. So a drain that waits goes to its retry queue, whose timer runs it without a delay, if its own clock says
-//!   that the call has lasted for [`LONGEST_INLINE`] since it first ran a drain of that clock, or if the clock panics. A virtual
-//!   clock stands still, and so the call runs all of its drains. A call that moves a task, or sets its timer, runs none: its
-//!   caller may hold a lock that the task takes. Its drains go to their retry queues too.
+//!   would be never. So a drain that waits goes to its retry queue, whose timer runs it after a short pause, if its own clock
+//!   says that the call has lasted for [`LONGEST_INLINE`] since it first ran a drain of that clock, or if the clock panics. A
+//!   virtual clock stands still, and so the call runs all of its drains. A call that moves a task, or sets its timer, runs none:
+//!   its caller may hold a lock that the task takes. Its drains go to their retry queues too, without a pause.
 //! - A task of an inline drain may nest a loop, and a task there may bring an inline drain. That one is the outermost of that
 //!   call, and leaves alone what waits for the drain below it: each takes from `WAITING` only what has come since it began.
 //! - A drain that reaches a thread in any other way, for example from an executor's queue in a nested loop of a
@@ -212,7 +212,8 @@ impl SerialQueue {
             let mut clocks = BTreeMap::new();
             while let Some(queue) = next() {
                 if queue.is_too_late(&mut clocks) {
-                    without_runs(|| queue.wait(Duration::ZERO, false));
+                    // Not at once: if another worker that is too late keeps its time, each would wait behind the other.
+                    without_runs(|| queue.wait(PAUSE, false));
                 } else {
                     queue.run_batches();
                 }

@@ -392,10 +392,8 @@ fn a_reset_in_a_thread_that_ends_runs_nothing_in_the_call() {
     assert_ne!(ran_on.recv_timeout(PATIENCE), Ok(ended));
 }
 
-/// Each of two workers hands what is due to the other one. Only a delay is kept by a scheduler.
-#[test]
-fn a_reset_of_a_worker_whose_keeper_waits_for_it_is_not_lost() {
-    let timers = Scheduler::new();
+/// Returns two workers of which each hands what is due to the other one. Only a delay is kept by a scheduler.
+fn each_other_s_keepers(timers: &Scheduler) -> [Worker; 2] {
     let workers = [(); 2].map(|()| Arc::new(OnceLock::<Worker>::new()));
     for (own, other) in [(0, 1), (1, 0)] {
         let (other, kept) = (Arc::clone(&workers[other]), timers.clone());
@@ -411,13 +409,30 @@ fn a_reset_of_a_worker_whose_keeper_waits_for_it_is_not_lost() {
         let worker = ExecutorScheduler::over(Inline, to_the_other).worker();
         assert!(workers[own].set(worker).is_ok());
     }
+    workers.map(|worker| worker.get().expect("it is made").clone())
+}
+
+#[test]
+fn a_reset_of_a_worker_whose_keeper_waits_for_it_is_not_lost() {
+    let [worker, _other] = each_other_s_keepers(&Scheduler::new());
     let count = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&count);
-    let worker = workers[0].get().expect("it is made");
     let task = worker.schedule_after(HOUR, move || _ = counted.fetch_add(1, Ordering::Relaxed));
     assert!(task.reset(Duration::ZERO));
     assert_eq!(count.load(Ordering::Relaxed), 0);
     until("it runs", || count.load(Ordering::Relaxed) == 1);
+}
+
+#[test]
+fn a_call_that_lasts_too_long_loses_no_worker_whose_keeper_waits_for_it() {
+    let (stops, [first, second]) = (Arc::default(), each_other_s_keepers(&Scheduler::new()));
+    let (stop, player, other) = (Arc::clone(&stops), first.clone(), second.clone());
+    let has_ended = ends(move || play(stop, player, other));
+    stops.store(true, Ordering::Relaxed);
+    assert!(has_ended);
+    let log = Log::default();
+    [&first, &second].map(|worker| worker.schedule(log.task(1)));
+    until("all have run", || log.all().len() == 2);
 }
 
 /// Such timers are wrong, and their tasks run early. But a call that sets one returns.
@@ -428,6 +443,11 @@ fn timers_that_run_each_task_in_the_call_hold_nobody() {
         Ok(Cancellable::already_cancelled())
     });
     let worker = ExecutorScheduler::over(Inline, at_once).worker();
+    let (stops, player) = (Arc::<AtomicBool>::default(), worker.clone());
+    let stop = Arc::clone(&stops);
+    let has_ended = ends(move || play(stop, player.clone(), player));
+    stops.store(true, Ordering::Relaxed);
+    assert!(has_ended);
     let (said, ran_on) = mpsc::channel();
     let (caller, is_over) = mpsc::channel();
     assert!(ends(move || {
