@@ -87,13 +87,7 @@ impl ExecutorScheduler {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn over(executor: impl Executor, schedule: impl Schedule + 'static) -> ExecutorScheduler {
-        ExecutorScheduler::with(Arc::new(executor), schedule)
-    }
-
-    pub(super) fn with(
-        executor: Arc<dyn Executor>,
-        schedule: impl Schedule + 'static,
-    ) -> ExecutorScheduler {
+        let executor = Arc::new(executor);
         let (retries, hook) = (RetryQueue::new(schedule), PanicHook::default());
         ExecutorScheduler { executor, retries, hook, max_pending: None }
     }

@@ -334,12 +334,6 @@ fn is_stale((number, job): &Queued) -> bool {
     job.position().get() != Position::Queued(*number)
 }
 
-/// Returns the task of the entry with this number.
-fn find(tasks: &VecDeque<Queued>, number: u64) -> Option<&Entry> {
-    let at = tasks.binary_search_by_key(&number, |(number, _)| *number).ok()?;
-    tasks.get(at).map(|(_, job)| job)
-}
-
 impl Owner for SerialQueue {
     /// The key of the task whose timer has to follow.
     type AfterMove = Option<WheelKey>;
@@ -386,8 +380,11 @@ impl Owner for SerialQueue {
             Position::Delayed(key) => state.delayed.move_to(key, deadline).map(Some),
             // Otherwise the task stays where it is.
             Position::Queued(number) if self.keeps_time(&state) => {
-                let job = find(&outgoing.tasks, number).or_else(|| find(&state.incoming, number));
-                let job = Arc::clone(job?);
+                let find = |tasks: &VecDeque<Queued>| {
+                    let at = tasks.binary_search_by_key(&number, |(number, _)| *number).ok()?;
+                    Some(Arc::clone(&tasks.get(at)?.1))
+                };
+                let job = find(&outgoing.tasks).or_else(|| find(&state.incoming))?;
                 state.leave(position);
                 Some(Some(state.delayed.insert(job, deadline, Timer::Stored(None)).key))
             }

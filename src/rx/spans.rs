@@ -1,7 +1,5 @@
 //! Runs tasks in the `tracing` spans in which they were scheduled.
 
-use std::fmt;
-
 use tracing::Span;
 
 use super::context::ContextCapture;
@@ -26,7 +24,7 @@ pub struct TracingSpans;
 const DEEPEST: usize = 1000;
 
 /// The spans that a thread is in, for [`TracingSpans`]. The outermost is first.
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Spans(Vec<Span>);
 
 impl ContextCapture for TracingSpans {
@@ -60,11 +58,5 @@ impl ContextCapture for TracingSpans {
             });
         }
         Spans(old)
-    }
-}
-
-impl fmt::Debug for Spans {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(&self.0).finish()
     }
 }

@@ -89,8 +89,7 @@ impl SerialQueue {
                 return queue.come_out(key, None);
             }
             // If the task does not wait, another timer has queued it, or a disposal is about to cancel it.
-            let is_lost = queue.state().delayed.drop_timer(key);
-            if is_lost {
+            if queue.state().delayed.drop_timer(key) {
                 queue.withdraw(key);
             }
         });

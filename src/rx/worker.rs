@@ -143,7 +143,7 @@ impl Worker {
     /// ```
     pub fn new(schedule_and_executor: impl Schedule + Executor) -> Worker {
         let both = Arc::new(schedule_and_executor);
-        ExecutorScheduler::with(Arc::clone(&both) as Arc<dyn Executor>, both).worker()
+        ExecutorScheduler::over(Arc::clone(&both), both).worker()
     }
 
     pub(super) fn at(queue: Arc<dyn TaskQueue>) -> Worker {
