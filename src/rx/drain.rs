@@ -33,7 +33,7 @@
 //!   and the queue ends.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -54,8 +54,8 @@ const BATCH: usize = 64;
 /// No drain holds the call that has handed it over for longer than this and a batch (DRAIN-2).
 const LONGEST_INLINE: Duration = Duration::from_millis(100);
 
-/// A call that has seen drains of more clocks than this has lasted for too long. Otherwise tasks that each bring a new clock
-/// would go on for ever (DRAIN-2).
+/// A call runs drains of so many clocks. One of yet another clock waits for its timer: tasks that each bring a new clock would
+/// go on for ever (DRAIN-2).
 const MAX_CLOCKS: usize = 1024;
 
 /// What becomes of a drain that an executor runs in the call that hands it over.
@@ -145,6 +145,21 @@ pub(super) fn without_runs<R>(act: impl FnOnce() -> R) -> R {
     result.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
+/// The clocks of the drains of a call, and when the first drain of each has asked.
+type Clocks = Vec<(Arc<RetryQueue>, Instant)>;
+
+/// Takes out the next drain that waits for the one whose call this is. Those that are too late wait for their timers instead.
+fn next_in_time(below: usize, clocks: &mut Clocks) -> Option<Arc<SerialQueue>> {
+    loop {
+        let queue = WAITING.with(|drains| drains.borrow_mut().remove(below))?;
+        if !queue.is_too_late(clocks) {
+            return Some(queue);
+        }
+        // Not at once: if another worker that is too late keeps its time, each would wait behind the other.
+        without_runs(|| queue.wait(PAUSE, false));
+    }
+}
+
 impl SerialQueue {
     /// Gives the drain to the executor. If there is none, the queue was disposed, and nothing is left to do.
     ///
@@ -206,33 +221,33 @@ impl SerialQueue {
         }
         let in_call = if below.is_some() { InCall::Waits } else { InCall::Runs };
         with_state(ThreadState { is_draining: true, hands_over: false, in_call }, || {
-            self.run_batches();
-            let Some(below) = below else { return };
-            let next = || WAITING.with(|drains| drains.borrow_mut().remove(below));
-            let mut clocks = BTreeMap::new();
-            while let Some(queue) = next() {
-                if queue.is_too_late(&mut clocks) {
-                    // Not at once: if another worker that is too late keeps its time, each would wait behind the other.
-                    without_runs(|| queue.wait(PAUSE, false));
-                } else {
-                    queue.run_batches();
-                }
+            let (mut next, mut clocks) = (Some(self), Vec::new());
+            while let Some(queue) = next {
+                // The panics of tasks are caught in there. This is for destructors that run with the queue's last owner.
+                PanicHook::default().catch(None, || queue.run_batches());
+                next = below.and_then(|below| next_in_time(below, &mut clocks));
             }
             PanicHook::default().catch(None, || drop(clocks));
-            // A crowd of workers leaves no memory behind.
-            WAITING.with(|drains| drains.borrow_mut().shrink_to(BATCH));
+            if below.is_some() {
+                // A crowd of workers leaves no memory behind.
+                WAITING.with(|drains| drains.borrow_mut().shrink_to(BATCH));
+            }
         });
     }
 
-    /// Returns true if the call has lasted for too long by the clock of this drain, or if that panics (DRAIN-2). `clocks` are those
-    /// of the drains of the call, by their addresses, and when the first drain of each has asked.
-    fn is_too_late(&self, clocks: &mut BTreeMap<usize, (Arc<RetryQueue>, Instant)>) -> bool {
+    /// Returns true if the call has lasted for too long by the clock of this drain, or if that panics (DRAIN-2).
+    fn is_too_late(&self, clocks: &mut Clocks) -> bool {
         let retries = &self.retries;
         let is_in_time = || {
             let now = retries.timers.now();
-            let first = || (Arc::clone(retries), now);
-            let (_, since) = clocks.entry(Arc::as_ptr(retries).addr()).or_insert_with(first);
-            now < after(*since, LONGEST_INLINE) && clocks.len() <= MAX_CLOCKS
+            if let Some((_, since)) = clocks.iter().find(|(known, _)| Arc::ptr_eq(known, retries)) {
+                return now < after(*since, LONGEST_INLINE);
+            }
+            let has_room = clocks.len() < MAX_CLOCKS;
+            if has_room {
+                clocks.push((Arc::clone(retries), now));
+            }
+            has_room
         };
         self.hook.catch(None, is_in_time) != Some(true)
     }
@@ -252,21 +267,18 @@ impl SerialQueue {
 
     /// Runs the next tasks, and hands the drain over again if there are more.
     fn run_batches(self: Arc<Self>) {
-        // The panics of tasks are caught in there. This is for destructors that run with the queue's last owner.
-        PanicHook::default().catch(None, move || {
-            self.drained_by.store(thread_number(), Ordering::Relaxed);
-            self.retries.failures.store(0, Ordering::Relaxed);
-            let mut is_finishing = false;
-            while self.run_batch() {
-                is_finishing = self.offer(self.state(), None);
-                if !is_finishing {
-                    return;
-                }
+        self.drained_by.store(thread_number(), Ordering::Relaxed);
+        self.retries.failures.store(0, Ordering::Relaxed);
+        let mut is_finishing = false;
+        while self.run_batch() {
+            is_finishing = self.offer(self.state(), None);
+            if !is_finishing {
+                return;
             }
-            if is_finishing && self.retries.scheduler.is_some() {
-                self.dispose(); // what is delayed would not find a thread: the tick thread is not the executor's
-            }
-        });
+        }
+        if is_finishing && self.retries.scheduler.is_some() {
+            self.dispose(); // what is delayed would not find a thread: the tick thread is not the executor's
+        }
     }
 
     /// Runs the next tasks. Returns false if there are no more, and so no drain.

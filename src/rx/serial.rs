@@ -245,15 +245,18 @@ impl SerialQueue {
         let _before; // dropped after the lock
         let mut outgoing = lock(&self.outgoing);
         _before = outgoing.running.take();
-        self.refill(&mut outgoing)
+        while self.refill(&mut outgoing) {
+            if !outgoing.tasks.front().is_some_and(is_stale) {
+                return true;
+            }
+            outgoing.tasks.pop_front();
+        }
+        false
     }
 
-    /// Returns true if there is a task in front, after a swap if need be. Otherwise the drain has ended (WORKER-1).
+    /// Returns true if there are entries in `outgoing`, after a swap if need be. Otherwise the drain has ended (WORKER-1).
     fn refill(&self, outgoing: &mut Outgoing) -> bool {
-        while outgoing.tasks.front().is_none_or(is_stale) {
-            if outgoing.tasks.pop_front().is_some() {
-                continue; // it was stale
-            }
+        if outgoing.tasks.is_empty() {
             let mut state = self.state();
             if outgoing.tasks.capacity() > SMALL.max(8 * state.incoming.len()) {
                 outgoing.tasks = VecDeque::new(); // after a peak
@@ -265,10 +268,9 @@ impl SerialQueue {
             if outgoing.tasks.is_empty() {
                 state.has_drain = false;
                 self.drained_by.store(0, Ordering::Relaxed); // the next drain may run on another thread
-                return false;
             }
         }
-        true
+        !outgoing.tasks.is_empty()
     }
 
     /// Checks the invariants just after a swap. It looks at each queued task, and each is swapped once, so the cost per

@@ -431,7 +431,7 @@ fn a_call_that_lasts_too_long_loses_no_worker_whose_keeper_waits_for_it() {
     stops.store(true, Ordering::Relaxed);
     assert!(has_ended);
     let log = Log::default();
-    [&first, &second].map(|worker| worker.schedule(log.task(1)));
+    _ = [&first, &second].map(|worker| worker.schedule(log.task(1)));
     until("all have run", || log.all().len() == 2);
 }
 
