@@ -110,6 +110,7 @@ pub(super) fn thread_number() -> usize {
 }
 
 /// Calls `act` while the calling thread has this state.
+#[inline] // without it each drain costs two calls more
 fn with_state<R>(state: ThreadState, act: impl FnOnce() -> R) -> R {
     let before = STATE.with(|own| own.replace(state));
     let result = act();
@@ -127,7 +128,6 @@ pub(super) fn with_a_drain<R>(act: impl FnOnce() -> R) -> R {
 /// that it brings wait for their timers (DRAIN-2).
 pub(super) fn without_runs<R>(act: impl FnOnce() -> R) -> R {
     let below = waiting().unwrap_or(0); // the thread may end
-    let take = || WAITING.try_with(|drains| drains.borrow_mut().split_off(below));
     let in_call = InCall::WaitsForTimer;
     let result = with_state(ThreadState { in_call, hands_over: false, ..this_thread() }, || {
         let result = caught(act);
@@ -135,11 +135,12 @@ pub(super) fn without_runs<R>(act: impl FnOnce() -> R) -> R {
         // timers run at once what is due. If two keep each other's, each waits behind the other now. So the second time they
         // wait for a time that has not come. Timers that run all at once have the last resort, which never does so.
         let rounds = [(Duration::ZERO, false), (PAUSE, false), (Duration::ZERO, true)];
-        for (pause, is_last_resort) in rounds {
-            let queues = take().unwrap_or_default();
+        let is_needed = || waiting() > Some(below);
+        for (pause, is_last_resort) in rounds.into_iter().take_while(|_| is_needed()) {
+            let queues = WAITING.with(|drains| drains.borrow_mut().split_off(below));
             queues.into_iter().for_each(|queue| queue.wait(pause, is_last_resort));
         }
-        debug_assert!(waiting().is_none_or(|drains| drains == below), "each waits for its timer");
+        debug_assert!(!is_needed(), "each waits for its timer");
         result
     });
     result.unwrap_or_else(|panic| resume_unwind(panic))
