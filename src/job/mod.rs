@@ -47,7 +47,7 @@ use crate::platform::sync::{AtomicBool, Mutex, Ordering, lock};
 use crate::{Cancel, PanicHook};
 
 pub(crate) use position::{AtomicPosition, Position};
-pub(crate) use work::{NamedOnce, Once, Plan, Series, Work};
+pub(crate) use work::{NamedOnce, Once, Plan, Series, Work, named};
 
 /// The queue that a job belongs to: a worker's, a loop's, or a pool's.
 pub(crate) trait Owner: Send + Sync {

@@ -71,13 +71,23 @@ impl<T: Send + 'static, F: FnOnce() -> T + Send + 'static> Work for Once<F> {
     }
 }
 
-/// A closure that is called once, under the name of another one that it stands for: of that in its box, for example.
-pub(crate) struct NamedOnce<F> {
+/// A closure that is called once with its `input`, under the name of another one that it stands for. If the work is refused,
+/// the input can be given back.
+pub(crate) struct NamedOnce<I, F> {
     pub(crate) name: &'static str,
-    pub(crate) task: F,
+    pub(crate) input: I,
+    pub(crate) f: F,
 }
 
-impl<F: FnOnce() + Send + 'static> Work for NamedOnce<F> {
+/// Returns the work of a closure under the name of the one that it stands for: of that in its box, for example.
+pub(crate) fn named<F: FnOnce() + Send + 'static>(
+    name: &'static str,
+    f: F,
+) -> NamedOnce<F, impl FnOnce(F) + Send + 'static> {
+    NamedOnce { name, input: f, f: |f: F| f() }
+}
+
+impl<I: Send + 'static, F: FnOnce(I) + Send + 'static> Work for NamedOnce<I, F> {
     type Output = ();
 
     fn name(&self) -> &'static str {
@@ -85,7 +95,8 @@ impl<F: FnOnce() + Send + 'static> Work for NamedOnce<F> {
     }
 
     fn run(work: &mut Option<Self>, _hook: &PanicHook) -> ControlFlow<()> {
-        (take(work).task)();
+        let NamedOnce { input, f, .. } = take(work);
+        f(input);
         ControlFlow::Break(())
     }
 }

@@ -12,7 +12,6 @@ use std::any::{Any, type_name};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
-use std::ops::ControlFlow;
 use std::panic::resume_unwind;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -22,9 +21,9 @@ use super::inbox::{Origin, Shared};
 use super::looper::NotBound;
 use super::runner::{Posted, TaskRunner};
 use super::turn::{self, IdleKey, LoopCore};
-use crate::job::{NamedOnce, Work};
+use crate::job::{NamedOnce, named};
 use crate::platform::panics::caught;
-use crate::{PanicHook, Period, Repeat, ScheduleError, TryScheduleError};
+use crate::{Period, Repeat, ScheduleError, TryScheduleError};
 
 /// Posts tasks to the loop of its own thread. Their closures need not be [`Send`].
 ///
@@ -178,9 +177,16 @@ impl LocalTaskRunner {
             return Err(TryScheduleError::new(ScheduleError::Closed, (f, reply)));
         }
         let (entry, ticket) = self.keep(reply);
-        let task = TaskWithReply { f, ticket };
+        // If the task panics or never runs, the ticket is dropped with it.
+        let run = |(f, ticket): (F, Ticket<R>)| {
+            let (value, replies_to) = (f(), Arc::clone(&ticket.key.shared));
+            let reply = move || _ = ticket.redeem().map(|reply| reply(value));
+            // Nobody could take the reply back, so if its loop has quit, the ticket is dropped here.
+            drop(replies_to.post(None, true, Origin::Reply, named(type_name::<R>(), reply)));
+        };
+        let task = NamedOnce { name: type_name::<F>(), input: (f, ticket), f: run };
         let posted = to.shared.post(None, true, Origin::Program, task).map(drop);
-        posted.map_err(|(reason, TaskWithReply { f, ticket })| {
+        posted.map_err(|(reason, NamedOnce { input: (f, ticket), .. })| {
             drop(ticket); // which takes the entry out of the table
             TryScheduleError::new(reason, (f, take_back(&entry)))
         })
@@ -326,40 +332,6 @@ impl<C: 'static> Ticket<C> {
         entry.set(Some(f));
         self.key.shared.catch(|| drop(entry)); // the last reference, if the closure has dropped its loop
         result.unwrap_or_else(|panic| resume_unwind(panic))
-    }
-}
-
-/// A task for another loop, and the ticket of its reply. If the task panics or never runs, the ticket is dropped with it.
-struct TaskWithReply<F, R> {
-    f: F,
-    ticket: Ticket<R>,
-}
-
-impl<T, F, R> Work for TaskWithReply<F, R>
-where
-    T: Send + 'static,
-    F: FnOnce() -> T + Send + 'static,
-    R: FnOnce(T) + 'static,
-{
-    type Output = ();
-
-    fn name(&self) -> &'static str {
-        type_name::<F>()
-    }
-
-    fn run(work: &mut Option<Self>, _hook: &PanicHook) -> ControlFlow<()> {
-        let TaskWithReply { f, ticket } = work.take().expect("a one-shot runs once");
-        let value = f();
-        let replies_to = Arc::clone(&ticket.key.shared);
-        let reply = move || {
-            if let Some(reply) = ticket.redeem() {
-                reply(value);
-            }
-        };
-        let reply = NamedOnce { name: type_name::<R>(), task: reply };
-        // Nobody could take the reply back, so if its loop has quit, the ticket is dropped here.
-        drop(replies_to.post(None, true, Origin::Reply, reply));
-        ControlFlow::Break(())
     }
 }
 

@@ -11,7 +11,7 @@ use super::run_loop::Quit;
 use super::turn;
 use crate::clock::repeat::unboxed;
 use crate::clock::timeline::after;
-use crate::job::{NamedOnce, Once, Owner, Series};
+use crate::job::{Once, Owner, Series, named};
 use crate::scheduler::schedule_boxes_by_name;
 use crate::{
     Cancellable, DueTask, Executor, Period, Rejected, Repeat, RepeatingTask, Request, Schedule,
@@ -278,9 +278,8 @@ impl Shared {
         name: &'static str,
         task: F,
     ) -> Posted<F> {
-        let named = NamedOnce { name, task };
-        let posted = self.post(deadline, true, Origin::Program, named);
-        posted.map_err(|(reason, named)| TryScheduleError::new(reason, named.task))
+        let posted = self.post(deadline, true, Origin::Program, named(name, task));
+        posted.map_err(|(reason, named)| TryScheduleError::new(reason, named.input))
     }
 
     pub(super) fn post_series<R: Repeat, F: FnMut() -> R + Send + 'static>(

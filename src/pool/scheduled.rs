@@ -10,7 +10,7 @@ use super::shared::{QueuedTask, Shared};
 use crate::clock::repeat::unboxed;
 use crate::clock::timeline::after;
 use crate::executor::deadlock::PoolThreads;
-use crate::job::{NamedOnce, Next, Once, Owner, Series};
+use crate::job::{Next, Once, Owner, Series, named};
 use crate::platform::impls::impl_debug;
 use crate::scheduler::schedule_boxes_by_name;
 use crate::{
@@ -369,7 +369,7 @@ impl Schedule for ScheduledThreadPool {
                 return Ok(self.repeat(initial, period, name, unboxed(task))?.handle());
             }
         };
-        let task = self.shared().enqueue(now, deadline, true, NamedOnce { name, task });
+        let task = self.shared().enqueue(now, deadline, true, named(name, task));
         task.map(Cancellable::from).map_err(|(reason, _)| reason)
     }
 }

@@ -11,7 +11,7 @@ use super::drain::with_a_drain;
 use super::scheduler::ExecutorScheduler;
 use super::timer::after;
 use crate::clock::repeat::unboxed;
-use crate::job::{Job, NamedOnce, Once, Owner, Series, Work};
+use crate::job::{Job, Once, Owner, Series, Work, named};
 use crate::platform::impls::impl_debug;
 use crate::scheduler::schedule_boxes_by_name;
 use crate::wheel::WheelKey;
@@ -394,7 +394,7 @@ impl Schedule for Worker {
                 return Ok(self.give_series(initial, period, name, unboxed(task))?);
             }
         };
-        self.give(deadline, NamedOnce { name, task }).map_err(|(reason, _)| reason)
+        self.give(deadline, named(name, task)).map_err(|(reason, _)| reason)
     }
 }
 
