@@ -313,40 +313,35 @@ impl Shared {
 
     /// Has an entry of the local table dropped by the loop's thread. A loop that is gone has dropped all of them.
     pub(super) fn discard(&self, number: u64) {
-        let mut inbox = self.inbox();
-        if !inbox.is_gone {
-            inbox.discarded.push(number);
-            self.notify_and_unlock(inbox);
-        }
+        self.tell(|inbox| inbox.discarded.push(number));
     }
 
     /// Tells the loop to quit, unless it was told something stricter before.
     pub(super) fn quit(&self, quit: Quit) {
-        let mut inbox = self.inbox();
-        inbox.quit.tighten(quit);
-        self.notify_and_unlock(inbox);
+        self.tell(|inbox| inbox.quit.tighten(quit));
     }
 
     /// Makes the loop take a turn soon, and begin a new idle phase.
     pub(super) fn wake(&self) {
         // If the flag is set, another thread has notified the loop, or is about to. So threads that wake it without a pause
         // do not keep the lock from it.
-        if self.is_woken.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        let inbox = self.inbox();
-        // The pump and the wakers of a loop that is gone are left alone.
-        if !inbox.is_gone {
-            self.notify_and_unlock(inbox);
+        if !self.is_woken.swap(true, Ordering::AcqRel) {
+            self.notify();
         }
     }
 
     /// Makes the loop take a turn soon, because something outside of the inbox has changed.
     pub(super) fn notify(&self) {
-        self.notify_and_unlock(self.inbox());
+        self.tell(|_| ());
     }
 
-    fn notify_and_unlock(&self, mut inbox: MutexGuard<'_, Inbox>) {
+    /// Changes something other than the immediate tasks, and makes the loop take a turn soon.
+    fn tell(&self, change: impl FnOnce(&mut Inbox)) {
+        let mut inbox = self.inbox();
+        if inbox.is_gone {
+            return; // and so its pump and its wakers are left alone
+        }
+        change(&mut inbox);
         self.changed.store(true, Ordering::Relaxed);
         let must_wake = self.claim_wake(&mut inbox, None);
         drop(inbox); // a waker is a user's code (INBOX-4)
