@@ -740,7 +740,7 @@ MUTATIONS = [
      "            inbox = self.inbox();\n"
      "            inbox.sleep = SleepState::Asleep(until, true);", models("loops")),
     ("loop: it falls asleep on news", "src/message_loop/inbox.rs",
-     "inbox.immediate.is_empty() && !self.has_changed();\n        if sleeps", "inbox.immediate.is_empty();\n        if sleeps", models("loops")),
+     "inbox.immediate.is_empty() && !self.has_changed();\n        let sleeps", "inbox.immediate.is_empty();\n        let sleeps", models("loops")),
     ("loop: the pump waits longer than was said", "src/message_loop/inbox.rs",
      "        seen.first.set(until);\n", "        seen.first.set(None);\n", tests("message_loop::own_thread", "message_loop::hosts")),
     ("loop: a run in between silences the waker", "src/message_loop/turn.rs",

@@ -216,7 +216,7 @@
 //! | `WaitList::leave` in `wake/wait_list.rs` | hands nothing on |
 //! | `DelayedWorkQueue::wait` in `pool/queue.rs` | releases the lock between the look and `set_asleep` |
 //! | `look_before_sleep` in `delay/shared.rs` | looks at the shards before it has stored that all deadlines ask at the line |
-//! | `Shared::go_to_sleep` in `message_loop/inbox.rs` | the same as in the queue, or is not the loop's last step |
+//! | `Shared::rest` in `message_loop/inbox.rs` | the same as in the queue, or is not the loop's last step |
 //! | [`Clock::sleep`](crate::Clock::sleep) of a user's clock | ignores the sleeper, or sleeps without looking at its token |
 //!
 //! The models `tests/models/takers.rs`, `delays.rs`, `loops.rs`, `sleep.rs`, `lanes.rs` and `whole.rs` try all interleavings

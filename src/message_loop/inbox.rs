@@ -398,18 +398,23 @@ impl Shared {
         task
     }
 
-    /// Puts the loop to sleep until the first deadline, or returns false if something has come (INBOX-1).
-    pub(super) fn go_to_sleep(&self, seen: &Seen) -> bool {
+    /// Puts the loop to sleep until the first deadline, or ends it if it was told to quit. Returns false if something has come
+    /// (INBOX-1).
+    pub(super) fn rest(&self, seen: &Seen) -> bool {
         let mut inbox = self.inbox();
         // Looked at again, because tasks may have been cancelled or moved. A poster comes before or after this (INBOX-1).
         let until = inbox.look(self.epoch);
-        let sleeps = inbox.immediate.is_empty() && !self.has_changed();
+        let rests = inbox.immediate.is_empty() && !self.has_changed();
+        let sleeps = rests && inbox.quit == Quit::No;
         if sleeps {
             inbox.sleep = SleepState::Asleep(until, true);
+        } else if rests {
+            inbox.quit.tighten(Quit::Now);
         }
         seen.first.set(until);
+        seen.quit.set(inbox.quit);
         seen.is_asleep.set(sleeps);
-        sleeps
+        rests
     }
 
     /// Notes that the loop is called again. From here on posts wake nobody.
@@ -423,15 +428,6 @@ impl Shared {
     /// Notes that the loop is run no more (INBOX-2).
     pub(super) fn end_run(&self) {
         self.inbox().sleep = SleepState::Asleep(None, false);
-    }
-
-    /// Ends a loop that was told to quit and has nothing left to do, unless something has come in.
-    pub(super) fn quit_if_empty(&self, seen: &Seen) {
-        let mut inbox = self.inbox();
-        if inbox.immediate.is_empty() && !self.has_changed() {
-            inbox.quit.tighten(Quit::Now);
-        }
-        seen.quit.set(inbox.quit);
     }
 
     /// Takes all tasks out, in the order in which they would run: the immediate ones, then by deadline. Returns `None` if

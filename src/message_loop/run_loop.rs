@@ -101,7 +101,7 @@ impl QuitHandle {
 /// How one run was told to quit.
 ///
 /// Relaxed suffices for both flags. A thread that sets one locks the inbox afterwards, in `notify`. The loop reads the
-/// flags first, and then locks the inbox, in `go_to_sleep`. If `notify` came before, the loop finds `changed` set
+/// flags first, and then locks the inbox, in `rest`. If `notify` came before, the loop finds `changed` set
 /// there, and takes another turn. If it comes later, the waker makes the loop do so. In that turn it reads the flags
 /// again, and sees what was set.
 #[derive(Debug, Default)]

@@ -140,7 +140,7 @@ impl LoopCore {
         }
         if interrupts {
             // The wait goes on only if the loop sleeps as it did. Awake, it would miss the next post.
-            let sleeps = self.seen.quit.get() == Quit::No && self.shared.go_to_sleep(&self.seen);
+            let sleeps = self.seen.quit.get() == Quit::No && self.shared.rest(&self.seen);
             self.shared.wake_if(!sleeps || before != (self.seen.first.get(), self.ran.get()));
         }
         result.unwrap_or_else(|panic| resume_unwind(panic))
@@ -182,18 +182,15 @@ impl Delegate for LoopCore {
                 self.quit_if_told();
                 return true;
             }
-            let sleeps = self.shared.go_to_sleep(&self.seen);
+            let rests = self.shared.rest(&self.seen);
             self.shared.check_invariants(&self.seen);
-            return !sleeps;
+            return !rests;
         }
         // A nested run that has deferred a task ends alone, and leaves that task to the outermost run. Otherwise the loop
         // ends when no run has anything left that may start.
         let may_end = !self.is_nested() || self.tasks.borrow().deferred.is_empty();
-        if may_end && self.seen.quit.get() != Quit::No {
-            self.shared.quit_if_empty(&self.seen);
-            if self.seen.quit.get() != Quit::Now {
-                return true; // something has come in
-            }
+        if may_end && self.seen.quit.get() != Quit::No && !self.shared.rest(&self.seen) {
+            return true; // something has come in
         }
         self.end_innermost_run();
         false
