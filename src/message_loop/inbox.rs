@@ -280,7 +280,8 @@ impl Shared {
     fn claim_wake(&self, inbox: &mut Inbox, deadline: Option<Instant>) -> bool {
         // Its own thread will look into the inbox when it runs the loop. Another library's event loop may sleep before.
         let is_not_run = matches!(inbox.sleep, SleepState::Asleep(_, false));
-        let comes_by_itself = is_not_run && self.wakers.len() == 1 && turn::is_current(self);
+        let comes_by_itself =
+            is_not_run && self.wakers.len() == 1 && turn::if_current(self).is_some();
         let woken = match deadline {
             _ if comes_by_itself => None,
             Some(deadline) => inbox.sleep.wake_for(deadline),
@@ -301,7 +302,7 @@ impl Shared {
     #[cold]
     fn hold_back(&self) {
         // The loop's own thread would wait for itself.
-        if turn::is_current(self) {
+        if turn::if_current(self).is_some() {
             return;
         }
         self.notify(); // a post that can wait has not woken the loop, but now the loop has to take it over
@@ -496,9 +497,6 @@ impl Place for OutOfQueue<'_> {
     /// ever run. The plan itself, and so the phase, does not change.
     fn put_back(&mut self, Next { due, ended }: Next) {
         let mut inbox = self.shared.inbox();
-        if inbox.is_gone {
-            return; // the run has dropped its loop
-        }
         let mut due = due.max(ended);
         // On a clock that stands still, or has long steps, a series that is behind would be due at the call of
         // `quit_safely` again and again.

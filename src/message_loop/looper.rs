@@ -188,8 +188,7 @@ impl MessageLoop {
 
 impl Drop for MessageLoop {
     fn drop(&mut self) {
-        self.core.close();
-        turn::unbind(&self.core.shared);
+        turn::unbind(&self.core);
     }
 }
 

@@ -124,12 +124,8 @@ impl TaskRunner {
         &self,
         f: F,
     ) -> Result<(), TryScheduleError<F>> {
-        if !self.belongs_to_current_thread() {
-            return self.post(f).map(drop);
-        }
-        if !self.shared.quit_state().takes_posts() {
-            // As a post would be.
-            return Err(TryScheduleError::new(ScheduleError::Closed, f));
+        if !self.belongs_to_current_thread() || !self.shared.quit_state().takes_posts() {
+            return self.post(f).map(drop); // after a quit, it is refused
         }
         self.shared.hook().catch(type_name::<F>(), f);
         Ok(())
@@ -196,7 +192,7 @@ impl TaskRunner {
     /// Returns true if this is the loop's thread, and the loop is still there.
     #[doc(alias = "RunsTasksInCurrentSequence")]
     pub fn belongs_to_current_thread(&self) -> bool {
-        turn::is_current(&self.shared)
+        turn::if_current(&self.shared).is_some()
     }
 
     /// Makes the loop take a turn without a task, from any thread: its pump's wait ends, the idle handlers are called once

@@ -416,12 +416,11 @@ pub(super) fn bind(core: &Rc<LoopCore>) -> bool {
     current().is_none() && CURRENT.try_with(|it| *it.borrow_mut() = Some(loop_)).is_ok()
 }
 
-/// Releases the calling thread, if it is bound to this loop.
-pub(super) fn unbind(shared: &Shared) {
-    if is_current(shared) {
-        // Taken out first, because its drop closes the loop, which may ask for the current one.
-        drop(CURRENT.try_with(|current| current.borrow_mut().take()));
-    }
+/// Closes a loop, and then releases the calling thread, which is bound to it or about to end.
+pub(super) fn unbind(core: &LoopCore) {
+    core.close();
+    // Taken out first, because its drop closes the loop, which may ask for the current one.
+    drop(CURRENT.try_with(|current| current.borrow_mut().take()));
 }
 
 /// Returns the loop of the calling thread, or `None` if it has none or is about to end.
@@ -431,7 +430,7 @@ pub(super) fn current() -> Option<Rc<LoopCore>> {
     CURRENT.try_with(get).ok().flatten()
 }
 
-/// Returns true if this is the loop of the calling thread.
-pub(super) fn is_current(shared: &Shared) -> bool {
-    current().is_some_and(|core| std::ptr::eq(Arc::as_ptr(&core.shared), shared))
+/// Returns this loop, if it is the one of the calling thread.
+pub(super) fn if_current(shared: &Shared) -> Option<Rc<LoopCore>> {
+    current().filter(|core| std::ptr::eq(Arc::as_ptr(&core.shared), shared))
 }
