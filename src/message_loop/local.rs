@@ -233,8 +233,8 @@ impl LocalTaskRunner {
     fn keep<C: 'static>(&self, closure: C) -> (Rc<LocalClosure<C>>, Ticket<C>) {
         let key = LocalKey::new(&self.core);
         let entry = Rc::new(Cell::new(Some(closure)));
-        self.core.locals.insert(&key, Rc::clone(&entry) as Rc<dyn Any>);
-        (entry, Ticket { key, closure: PhantomData })
+        self.core.locals.insert(&key, Rc::clone(&entry));
+        (entry, Ticket { key })
     }
 }
 
@@ -246,7 +246,7 @@ pub(super) struct LocalTable {
 }
 
 impl LocalTable {
-    pub(super) fn insert(&self, key: &LocalKey, local: Rc<dyn Any>) {
+    pub(super) fn insert<T: 'static>(&self, key: &LocalKey<T>, local: Rc<T>) {
         self.entries.borrow_mut().insert(key.number, local);
     }
 
@@ -264,34 +264,34 @@ impl LocalTable {
 }
 
 /// Names an entry of the table of one loop. A key may be on any thread.
-#[derive(Clone)]
-pub(super) struct LocalKey {
+pub(super) struct LocalKey<T> {
     number: u64,
     pub(super) shared: Arc<Shared>,
+    /// The entry itself is in the table.
+    entry: PhantomData<fn() -> T>,
 }
 
-impl LocalKey {
+impl<T> LocalKey<T> {
     /// Makes a key that no entry has had before.
-    pub(super) fn new(core: &LoopCore) -> LocalKey {
+    pub(super) fn new(core: &LoopCore) -> LocalKey<T> {
         let number = core.locals.last_number.get() + 1;
         core.locals.last_number.set(number);
-        LocalKey { number, shared: Arc::clone(&core.shared) }
-    }
-
-    /// Returns the loop, if this is its thread.
-    fn core(&self) -> Option<Rc<LoopCore>> {
-        turn::current().filter(|core| Arc::ptr_eq(&core.shared, &self.shared))
+        LocalKey { number, shared: Arc::clone(&core.shared), entry: PhantomData }
     }
 
     /// Returns the entry, or `None` on another thread.
-    pub(super) fn get<T: 'static>(&self) -> Option<Rc<T>> {
-        let local = self.core()?.locals.entries.borrow().get(&self.number).map(Rc::clone)?;
+    pub(super) fn get(&self) -> Option<Rc<T>>
+    where
+        T: 'static,
+    {
+        let core = turn::if_current(&self.shared)?;
+        let local = core.locals.entries.borrow().get(&self.number).map(Rc::clone)?;
         Some(local.downcast().expect("an entry keeps its type"))
     }
 
     /// Has the entry dropped on its thread: at once, if the caller is there (LOCAL-1).
     pub(super) fn discard(&self) {
-        match self.core() {
+        match turn::if_current(&self.shared) {
             Some(core) => core.locals.discard(self.number, &core.shared),
             None => self.shared.discard(self.number),
         }
@@ -308,15 +308,13 @@ fn take_back<C>(entry: &LocalClosure<C>) -> C {
 
 /// Stands for a closure on its way through the inbox (LOCAL-1).
 struct Ticket<C> {
-    key: LocalKey,
-    /// The closure itself is in the table.
-    closure: PhantomData<fn() -> C>,
+    key: LocalKey<LocalClosure<C>>,
 }
 
 impl<C: 'static> Ticket<C> {
     /// Takes the closure out of its entry, for its only run.
     fn redeem(self) -> Option<C> {
-        self.key.get::<LocalClosure<C>>()?.take()
+        self.key.get()?.take()
     }
 
     /// Calls the closure of a series once.
@@ -324,7 +322,7 @@ impl<C: 'static> Ticket<C> {
     where
         C: FnMut() -> R,
     {
-        let entry: Rc<LocalClosure<C>> = self.key.get().expect("it runs on its loop's thread");
+        let entry = self.key.get().expect("it runs on its loop's thread");
         // Out of the entry while it runs, so nothing is borrowed in the meantime. Also after a panic it is put back, and
         // dropped with the ticket.
         let mut f = entry.take().expect("the runs of a series do not overlap");

@@ -23,7 +23,6 @@
 use std::any::type_name;
 use std::cell::Cell;
 use std::future::Future;
-use std::marker::PhantomData;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -89,12 +88,10 @@ impl LocalTaskRunner {
         &self,
         future: F,
     ) -> Result<LocalJoinHandle<F::Output>, TryScheduleError<F>> {
-        let key = LocalKey::new(&self.core);
         let task = Arc::new(LocalTask {
-            key: key.clone(),
+            key: LocalKey::new(&self.core),
             position: AtomicPosition::default(),
             stage: Mutex::new(Stage::Queued),
-            future: PhantomData,
         });
         let shared = &self.core.shared;
         let job = Arc::clone(&task) as Arc<dyn Run<Shared>>;
@@ -110,7 +107,7 @@ impl LocalTaskRunner {
             outcome: Rc::clone(&outcome),
             task: Arc::clone(&task),
         };
-        self.core.locals.insert(&key, Rc::new(spawned));
+        self.core.locals.insert(&task.key, Rc::new(spawned));
         shared.wake_if(enqueued.must_wake);
         Ok(LocalJoinHandle { outcome, task: Cancellable::from(task) })
     }
@@ -246,12 +243,10 @@ impl<F: Future> Drop for Spawned<F> {
 }
 
 /// The part of a future that may be on any thread: its waker, its handle, and its job.
-struct LocalTask<F> {
-    key: LocalKey,
+struct LocalTask<F: Future> {
+    key: LocalKey<Spawned<F>>,
     position: AtomicPosition,
     stage: Mutex<Stage>,
-    /// The future itself is in the table.
-    future: PhantomData<fn() -> F>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -267,7 +262,7 @@ enum Stage {
 /// The stages of a future that has not ended.
 const LIVE: &[Stage] = &[Stage::Waiting, Stage::Queued];
 
-impl<F> LocalTask<F> {
+impl<F: Future> LocalTask<F> {
     fn shared(&self) -> &Shared {
         &self.key.shared
     }
@@ -301,7 +296,7 @@ impl<F: Future + 'static> Run<Shared> for LocalTask<F> {
     fn run(&self, _shared: &Shared, _place: &mut dyn Place) -> Ran {
         // The step comes before the poll, whose wakes are posted anew (SPAWN-1).
         let mine = self.step(&[Stage::Queued], Stage::Waiting).and_then(|_| self.key.get());
-        let has_run = mine.is_some_and(|spawned: Rc<Spawned<F>>| {
+        let has_run = mine.is_some_and(|spawned| {
             let has_run = spawned.poll();
             self.shared().catch(|| drop(spawned)); // with a result that nobody wants
             has_run
