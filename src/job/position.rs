@@ -16,13 +16,13 @@ pub(crate) enum Position {
 }
 
 /// A [`Position`] that several threads may read and change.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct AtomicPosition(AtomicU64);
 
 impl AtomicPosition {
+    const GONE: u64 = 0;
     // No key's number gets that far: there is no room for so many tasks.
     const QUEUED: u64 = 1 << 62;
-    const GONE: u64 = u64::MAX;
 
     /// Returns the position. The Acquire pairs with the Release in `leave`: a thread that sees that a task has gone
     /// also sees what was done before that.
@@ -30,7 +30,7 @@ impl AtomicPosition {
         match self.0.load(Ordering::Acquire) {
             AtomicPosition::GONE => Position::Gone,
             code @ AtomicPosition::QUEUED.. => Position::Queued(code - AtomicPosition::QUEUED),
-            key => Position::Delayed(WheelKey::from_bits(key)),
+            key => Position::Delayed(WheelKey::from_bits(key - 1)),
         }
     }
 
@@ -53,15 +53,9 @@ impl AtomicPosition {
 
     fn encode(position: Position) -> u64 {
         match position {
-            Position::Delayed(key) => key.to_bits(),
+            Position::Delayed(key) => key.to_bits() + 1,
             Position::Queued(number) => AtomicPosition::QUEUED + number,
             Position::Gone => AtomicPosition::GONE,
         }
-    }
-}
-
-impl Default for AtomicPosition {
-    fn default() -> AtomicPosition {
-        AtomicPosition(AtomicU64::new(AtomicPosition::GONE))
     }
 }
