@@ -220,8 +220,8 @@ impl<W: Work, L: OwnerRef<W::Output>> Job<W, L> {
         lock(&self.stage).leave_waiting(Stage::Done)
     }
 
-    /// Runs the work once. Returns when it is due again, or how it has ended.
-    fn run_once(owner: &L::Owner, work: &mut Option<W>) -> Result<Next, End<W::Output>> {
+    /// Runs the work once. Returns when that has ended if it runs again, and otherwise how the work has ended.
+    fn run_once(owner: &L::Owner, work: &mut Option<W>) -> Result<Instant, End<W::Output>> {
         let (name, hook) = (work.as_ref().map_or("a task", W::name), owner.hook());
         let panicked = |payload: Payload| {
             hook.tell(name, &*payload);
@@ -235,8 +235,7 @@ impl<W: Work, L: OwnerRef<W::Output>> Job<W, L> {
         if let ControlFlow::Break(value) = ran.map_err(panicked)? {
             return Err(End::Value(value));
         }
-        let plan = work.as_mut().and_then(W::plan).ok_or(End::Cancelled)?;
-        caught(|| plan.next(owner.now())).map_err(panicked)
+        caught(|| owner.now()).map_err(panicked)
     }
 
     /// Drops the work of a job that has left `Waiting` without a run.
@@ -265,23 +264,17 @@ impl<W: Work, L: OwnerRef<W::Output>> Run<L::Owner> for Job<W, L> {
             owner.limit().leave(); // JOB-3: before the run
         }
         let mut work = Some(work);
-        let mut ran = Self::run_once(owner, &mut work);
+        let ran = Self::run_once(owner, &mut work);
         if W::IS_PERIODIC {
             let mut stage = lock(&self.stage);
-            let is_cancelled = matches!(*stage, Stage::LastRun);
-            let moved = if let Stage::Running(moved) = &mut *stage { moved.take() } else { None };
-            match (ran, work) {
-                (Ok(mut next), Some(mut work)) if !is_cancelled => {
-                    if let (Some(deadline), Some(plan)) = (moved, work.plan()) {
-                        plan.due = *deadline;
-                        next.due = *deadline;
-                    }
-                    *stage = Stage::Waiting(work);
-                    place.put_back(next);
-                    return Ran::Again;
-                }
-                (ended, rest) => (ran, work) = (ended, rest),
+            let plan = work.as_mut().and_then(W::plan);
+            if let (Stage::Running(moved), Ok(ended), Some(plan)) = (&mut *stage, &ran, plan) {
+                let next = plan.next(*ended, moved.take());
+                *stage = work.take().map_or(Stage::Done, Stage::Waiting);
+                place.put_back(next);
+                return Ran::Again;
             }
+            let is_cancelled = matches!(*stage, Stage::LastRun);
             *stage = if is_cancelled { Stage::Cancelled } else { Stage::Done };
             drop(stage);
             if !is_cancelled {

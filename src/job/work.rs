@@ -134,9 +134,10 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Plans the next run, after one that ended at `ended`.
-    pub(super) fn next(&mut self, ended: Instant) -> Next {
-        self.due = match (self.following.take(), self.chosen) {
+    /// Plans the next run, after one that ended at `ended`. A reset during that run has `moved` the next one.
+    pub(super) fn next(&mut self, ended: Instant, moved: Option<Box<Instant>>) -> Next {
+        let following = self.following.take();
+        self.due = match (moved.map(|moved| *moved).or(following), self.chosen) {
             (Some(moved), _) => moved,
             (None, Some(delay)) => after(ended, delay),
             (None, None) => self.period.next_run(self.due, ended),
