@@ -230,11 +230,9 @@ impl LocalTaskRunner {
     }
 
     /// Puts a closure into the table of a loop that is not closed. Otherwise it would never leave the table.
-    fn keep<C: 'static>(&self, closure: C) -> (Rc<LocalClosure<C>>, Ticket<C>) {
+    fn keep<C: 'static>(&self, closure: C) -> (Rc<LocalEntry<C>>, Ticket<C>) {
         let key = LocalKey::new(&self.core);
-        let entry = Rc::new(Cell::new(Some(closure)));
-        self.core.locals.insert(&key, Rc::clone(&entry));
-        (entry, Ticket { key })
+        (self.core.locals.insert(&key, closure), Ticket { key })
     }
 }
 
@@ -246,8 +244,10 @@ pub(super) struct LocalTable {
 }
 
 impl LocalTable {
-    pub(super) fn insert<T: 'static>(&self, key: &LocalKey<T>, local: Rc<T>) {
-        self.entries.borrow_mut().insert(key.number, local);
+    pub(super) fn insert<T: 'static>(&self, key: &LocalKey<T>, local: T) -> Rc<LocalEntry<T>> {
+        let entry = Rc::new(Cell::new(Some(local)));
+        self.entries.borrow_mut().insert(key.number, Rc::clone(&entry) as Rc<dyn Any>);
+        entry
     }
 
     /// Drops an entry. It may have left already.
@@ -271,7 +271,7 @@ pub(super) struct LocalKey<T> {
     entry: PhantomData<fn() -> T>,
 }
 
-impl<T> LocalKey<T> {
+impl<T: 'static> LocalKey<T> {
     /// Makes a key that no entry has had before.
     pub(super) fn new(core: &LoopCore) -> LocalKey<T> {
         let number = core.locals.last_number.get() + 1;
@@ -280,10 +280,7 @@ impl<T> LocalKey<T> {
     }
 
     /// Returns the entry, or `None` on another thread.
-    pub(super) fn get(&self) -> Option<Rc<T>>
-    where
-        T: 'static,
-    {
+    fn get(&self) -> Option<Rc<LocalEntry<T>>> {
         let core = turn::if_current(&self.shared)?;
         let local = core.locals.entries.borrow().get(&self.number).map(Rc::clone)?;
         Some(local.downcast().expect("an entry keeps its type"))
@@ -296,19 +293,31 @@ impl<T> LocalKey<T> {
             None => self.shared.discard(self.number),
         }
     }
+
+    /// Lends the closure of a series, or a future, for one run. Returns `None` if it is lent already, or on another thread.
+    pub(super) fn lend<R>(&self, run: impl FnOnce(&mut T) -> R) -> Option<R> {
+        let entry = self.get()?;
+        // Out of the entry while it runs, so nothing is borrowed in the meantime. Also after a panic it is put back, and
+        // dropped with the entry.
+        let mut lent = entry.take()?;
+        let result = caught(|| run(&mut lent));
+        entry.set(Some(lent));
+        self.shared.catch(|| drop(entry)); // the last reference, if the run has dropped its loop
+        Some(result.unwrap_or_else(|panic| resume_unwind(panic)))
+    }
 }
 
-/// The entry of a closure: `None` while it runs, and once it has left.
-type LocalClosure<C> = Cell<Option<C>>;
+/// The entry of a closure or a future: `None` while it runs, and once it has left.
+type LocalEntry<T> = Cell<Option<T>>;
 
 /// Takes the closure back whose ticket was refused.
-fn take_back<C>(entry: &LocalClosure<C>) -> C {
+fn take_back<C>(entry: &LocalEntry<C>) -> C {
     entry.take().expect("its ticket was not redeemed")
 }
 
 /// Stands for a closure on its way through the inbox (LOCAL-1).
-struct Ticket<C> {
-    key: LocalKey<LocalClosure<C>>,
+struct Ticket<C: 'static> {
+    key: LocalKey<C>,
 }
 
 impl<C: 'static> Ticket<C> {
@@ -322,18 +331,11 @@ impl<C: 'static> Ticket<C> {
     where
         C: FnMut() -> R,
     {
-        let entry = self.key.get().expect("it runs on its loop's thread");
-        // Out of the entry while it runs, so nothing is borrowed in the meantime. Also after a panic it is put back, and
-        // dropped with the ticket.
-        let mut f = entry.take().expect("the runs of a series do not overlap");
-        let result = caught(&mut f);
-        entry.set(Some(f));
-        self.key.shared.catch(|| drop(entry)); // the last reference, if the closure has dropped its loop
-        result.unwrap_or_else(|panic| resume_unwind(panic))
+        self.key.lend(|f| f()).expect("the runs of a series do not overlap")
     }
 }
 
-impl<C> Drop for Ticket<C> {
+impl<C: 'static> Drop for Ticket<C> {
     fn drop(&mut self) {
         self.key.discard();
     }
