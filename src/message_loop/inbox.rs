@@ -95,7 +95,7 @@ struct Inbox {
     /// run has `false` there (INBOX-2).
     sleep: SleepState<Instant, bool>,
     quit: Quit,
-    /// The loop has drained the inbox for the last time.
+    /// All tasks have been taken out, for good.
     is_gone: bool,
     /// How many immediate tasks were cancelled since the last sweep, or since the loop took them all.
     cancelled: usize,
@@ -431,18 +431,17 @@ impl Shared {
         self.inbox().sleep = SleepState::Asleep(None, false);
     }
 
-    /// Takes all tasks out, in the order in which they would run: the immediate ones, then by deadline. Returns `None` if
-    /// there is nothing left to run or to drop. Because the loop takes no posts, it stays so (INBOX-3).
-    pub(super) fn take_all(&self) -> Option<Vec<QueuedTask>> {
+    /// Takes all tasks out, for good, in the order in which they would run: the immediate ones, then by deadline. The loop
+    /// takes no posts any more, so nothing comes in after this (INBOX-3).
+    pub(super) fn take_all(&self) -> Vec<QueuedTask> {
         let mut inbox = self.inbox();
-        // Asked first, because what is taken out now may bring something to drop when it is withdrawn.
-        inbox.is_gone = inbox.is_empty();
+        inbox.is_gone = true;
         let mut all = Vec::from(std::mem::take(&mut inbox.immediate));
         // The wheel gives them out in no order.
         let mut delayed = inbox.delayed.take_all();
         delayed.sort_unstable_by_key(|(deadline, order, _)| (*deadline, *order));
         all.extend(delayed.into_iter().filter_map(|(_, _, task)| task));
-        (!inbox.is_gone).then_some(all)
+        all
     }
 
     /// Counts a task that the loop has run or skipped.

@@ -383,14 +383,11 @@ impl LoopCore {
         }
         self.shared.quit(Quit::Now);
         // The tasks first, because the tickets among them drop their closures in the order in which they would have run.
-        // Their destructors may discard others, hence the loop.
-        loop {
-            self.drain_inbox();
-            let Tasks { immediate, deferred } = std::mem::take(&mut *self.tasks.borrow_mut());
-            deferred.into_iter().chain(immediate).for_each(|task| task.job.withdraw());
-            let Some(pending) = self.shared.take_all() else { break };
-            pending.into_iter().for_each(|task| task.job.withdraw());
-        }
+        let incoming = self.shared.take_all();
+        self.drain_inbox(); // what was to be dropped before
+        let Tasks { immediate, deferred } = std::mem::take(&mut *self.tasks.borrow_mut());
+        let pending = deferred.into_iter().chain(immediate).chain(incoming);
+        pending.for_each(|task| task.job.withdraw());
         let handlers = std::mem::take(&mut *self.idle_handlers.borrow_mut());
         handlers.into_values().for_each(|handler| _ = self.shared.catch(|| drop(handler)));
         self.locals.clear(&self.shared);
