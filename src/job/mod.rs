@@ -258,12 +258,11 @@ impl<W: Work, L: OwnerRef<W::Output>> Run<L::Owner> for Job<W, L> {
         if !matches!(*stage, Stage::Waiting(_)) || !place.is_due() {
             return Ran::Not; // JOB-6
         }
-        let Some(work) = stage.leave_waiting(Stage::Running(None)) else { return Ran::Not };
+        let mut work = stage.leave_waiting(Stage::Running(None));
         drop(stage);
         if !W::IS_PERIODIC {
             owner.limit().leave(); // JOB-3: before the run
         }
-        let mut work = Some(work);
         let ran = Self::run_once(owner, &mut work);
         if W::IS_PERIODIC {
             let mut stage = lock(&self.stage);

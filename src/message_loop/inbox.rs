@@ -231,7 +231,8 @@ impl Shared {
         let enqueued = self.enqueue(queued, deadline, nests, origin).map_err(refused)?;
         // Before this thread is held back, or the loop could not come nearer in the meantime.
         self.wake_if(enqueued.must_wake);
-        if enqueued.is_over && origin == Origin::Program {
+        // The loop's own thread would wait for itself.
+        if enqueued.is_over && origin == Origin::Program && turn::if_current(self).is_none() {
             self.hold_back();
         }
         Ok(Cancellable::from(job))
@@ -301,10 +302,6 @@ impl Shared {
     /// Lets the calling thread sleep while it is far ahead of the loop (INBOX-6).
     #[cold]
     fn hold_back(&self) {
-        // The loop's own thread would wait for itself.
-        if turn::if_current(self).is_some() {
-            return;
-        }
         self.notify(); // a post that can wait has not woken the loop, but now the loop has to take it over
         self.pressure.hold_back(|| {
             let ahead = self.inbox().ahead();
