@@ -178,7 +178,7 @@ impl DefaultPump {
         if waited.is_none() {
             rest_blind();
         }
-        self.was_rung.set(self.bell.silence());
+        self.was_rung.set(self.bell.state.swap(SILENT, Ordering::Relaxed) == RUNG);
     }
 }
 
@@ -229,11 +229,6 @@ impl Bell {
     fn fall_asleep(&self) -> bool {
         let (success, failure) = (Ordering::Relaxed, Ordering::Relaxed);
         self.state.compare_exchange(SILENT, ASLEEP, success, failure).is_ok()
-    }
-
-    /// Ends a wait. Returns true if a wake has come.
-    fn silence(&self) -> bool {
-        self.state.swap(SILENT, Ordering::Relaxed) == RUNG
     }
 }
 
