@@ -294,16 +294,16 @@ impl<T: 'static> LocalKey<T> {
         }
     }
 
-    /// Lends the closure of a series, or a future, for one run. Returns `None` if it is lent already, or on another thread.
+    /// Lends the closure of a series, or a future, for one run, which does not unwind. Returns `None` if it is lent already,
+    /// or on another thread.
     pub(super) fn lend<R>(&self, run: impl FnOnce(&mut T) -> R) -> Option<R> {
         let entry = self.get()?;
-        // Out of the entry while it runs, so nothing is borrowed in the meantime. Also after a panic it is put back, and
-        // dropped with the entry.
+        // Out of the entry while it runs, so nothing is borrowed in the meantime.
         let mut lent = entry.take()?;
-        let result = caught(|| run(&mut lent));
+        let result = run(&mut lent);
         entry.set(Some(lent));
         self.shared.catch(|| drop(entry)); // the last reference, if the run has dropped its loop
-        Some(result.unwrap_or_else(|panic| resume_unwind(panic)))
+        Some(result)
     }
 }
 
@@ -331,7 +331,9 @@ impl<C: 'static> Ticket<C> {
     where
         C: FnMut() -> R,
     {
-        self.key.lend(|f| f()).expect("the runs of a series do not overlap")
+        // Also after a panic it is put back, and dropped with the ticket.
+        let ran = self.key.lend(|f| caught(f)).expect("the runs of a series do not overlap");
+        ran.unwrap_or_else(|panic| resume_unwind(panic))
     }
 }
 
