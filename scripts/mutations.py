@@ -304,7 +304,7 @@ MUTATIONS = [
     ("a stop during a look for the next deadline ends nothing", "src/scheduler/driver.rs",
      "(Engine::first_deadline);\n        self.end_if_stopped();\n", "(Engine::first_deadline);\n", tests("future::block_on")),
     ("a stop at the end of a turn ends nothing", "src/scheduler/driver.rs",
-     "        self.end_if_stopped();\n        let come_back", "        let come_back", models("ends")),
+     "        self.end_if_stopped();\n        come_back\n", "        come_back\n", models("ends")),
     ("a look for the next deadline is no turn", "src/scheduler/driver.rs",
      "        let _mark = TurningMark::new(engine.shared.id);\n", "        let _ = TurningMark::new(engine.shared.id);\n", tests("future::block_on")),
     # Deadlines that move
@@ -483,7 +483,7 @@ MUTATIONS = [
      "deadline, timer, set_for: Some(deadline) })", "deadline, timer, set_for: None })", tests("layers::s28_layers")),
     ("rx: a timer of the global scheduler is moved by the worker's clock", "src/rx/timer.rs",
      ".reissue(of, true)", ".reissue(of, false)", tests("layers::s28_layers")),
-    ("driver: a last handle that goes in the last poll ends nothing", "src/scheduler/block_on.rs",
+    ("driver: a stop in the last turn of a call waits for another one", "src/scheduler/block_on.rs",
      "        self.end_if_stopped();\n", "", tests("future::block_on")),
     ("rx: a queued task that was moved is lost when the scheduler is full", "src/rx/timer.rs",
      "            _ => self.set_last_resort(wait.key, now),\n", "            _ => {}\n", tests("layers::s28_layers")),

@@ -120,7 +120,7 @@ impl Driver {
                 break Err(stalled);
             }
         };
-        // The last handle may have gone in the last poll, and no turn follows.
+        // A stop may have come in the last poll, or the last handle may have gone there, and no turn follows.
         self.end_if_stopped();
         self.resume_panic();
         result

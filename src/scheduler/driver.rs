@@ -101,7 +101,8 @@ fn turn_until_done(engine: &mut Engine) -> Next {
 }
 
 impl Driver {
-    /// Does the last turn if a stop has come while the engine was out. A call that has had the engine ends with this.
+    /// Does the last turn if a stop has come while the engine was out. A call that does not tell its caller to turn again
+    /// at once ends with this.
     pub(super) fn end_if_stopped(&self) {
         // A stop stores `is_closing` before it looks for the engine. If it has found none, the engine came back after
         // that, under the same lock, so this load sees the store.
@@ -134,7 +135,9 @@ impl Driver {
             return; // the outer call does that, after its turn
         }
         if let Some(panic) = self.shared.hooks.first_panic() {
-            resume_unwind(panic); // only now, when the engine is back and has done all that was due
+            // Only now, when the engine is back and has done all that was due.
+            self.end_if_stopped();
+            resume_unwind(panic);
         }
     }
 
@@ -153,6 +156,12 @@ impl Driver {
     /// after it has handed over all that was due. So a failed `assert!` in a task fails the test. A panic in
     /// [`call_after`](crate::Scheduler::call_after) is told by the future, and not resumed.
     pub fn turn(&self) -> Option<Instant> {
+        let come_back = self.turn_without_panic();
+        self.resume_panic();
+        come_back
+    }
+
+    fn turn_without_panic(&self) -> Option<Instant> {
         let shared = &self.shared;
         let turn = |engine: &mut Engine| {
             // A thread that schedules during the turn need not ring: the turn, or the look at its end, finds its task.
@@ -172,10 +181,10 @@ impl Driver {
             }
             Some(shared.watch.timeline.instant_if_any(at))
         };
-        let come_back = self.cell.with_engine(turn).flatten();
+        let Some(come_back) = self.cell.with_engine(turn).flatten() else {
+            return Some(self.reading()); // there is more to do at once
+        };
         self.end_if_stopped();
-        let come_back = come_back.unwrap_or_else(|| Some(self.reading())); // there is more to do at once
-        self.resume_panic();
         come_back
     }
 
@@ -219,6 +228,8 @@ impl Driver {
                 self.sleep_towards(next, &Sleeper::new());
             }
         }
+        self.end_if_stopped();
+        self.resume_panic();
         usize::try_from(fired() - before).unwrap_or(usize::MAX)
     }
 
