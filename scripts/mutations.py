@@ -204,9 +204,8 @@ MUTATIONS = [
     ("a refused closure goes to another executor", "src/engine/dispatch.rs",
      "(by.number != 0).then_some(by)", "(by.number != by.number).then_some(by)", tests("executors::s17_s19_executor")),
     ("a layer hides the task that was refused", "src/executor/due.rs",
-     "        let Layered { inner, layers } = rejected.task.0;\n",
-     "        let task = rejected.task;\n        let task = if task.0.layers.is_empty() { task } else { DueTask::new(task.deadline(), || task.run()) };\n"
-     "        let Layered { inner, layers } = task.0;\n", tests("executors::s17_s19_executor")),
+     "self.reject(Rejected { task: *task, refusal });",
+     "self.reject(Rejected { task: DueTask::new(task.deadline(), || task.run()), refusal });", tests("executors::s17_s19_executor")),
     ("in force: its handle is not the program's", "src/scheduler/mod.rs",
      "as_ref().and_then(Weak::upgrade) {", "as_ref().and_then(Weak::upgrade).filter(|_| false) {", tests("future::in_force")),
     ("in force: what futures have given up stays so", "src/engine/termination.rs",

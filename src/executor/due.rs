@@ -18,7 +18,6 @@ use crate::wheel::Timed;
 use crate::wheel::entry::Entry;
 
 pub(crate) type Closure = Box<dyn FnOnce() + Send>;
-type Layer = Box<dyn FnOnce(DueTask) + Send>;
 
 /// The scheduler that a due task belongs to. The engine implements it, so this module does not depend on the engine.
 pub(crate) trait TaskOwner: Send + Sync {
@@ -87,14 +86,7 @@ impl Origin {
 /// Inline.execute(task).expect("inline takes everything");
 /// ```
 #[must_use = "a task that is dropped never runs: call `run`"]
-pub struct DueTask(Layered);
-
-/// A task, and the [layers](DueTask::wrap) around it.
-struct Layered {
-    inner: Inner,
-    /// The outermost last. A mutex as below.
-    layers: Vec<Mutex<Layer>>,
-}
+pub struct DueTask(Inner);
 
 enum Inner {
     Scheduled(Scheduled),
@@ -103,6 +95,11 @@ enum Inner {
         name: &'static str,
         /// The mutex is never locked. It makes a task, and so a [`Rejected`], `Sync`.
         task: Mutex<Closure>,
+    },
+    /// A layer around a task. The mutex is as above.
+    Wrapped {
+        task: Box<DueTask>,
+        run: Mutex<Box<dyn FnOnce(DueTask) + Send>>,
     },
 }
 
@@ -128,7 +125,7 @@ impl DueTask {
     /// Makes a task that belongs to no scheduler, to feed an [`Executor`](crate::Executor) with.
     pub fn new(deadline: Instant, f: impl FnOnce() + Send + 'static) -> DueTask {
         let name = std::any::type_name_of_val(&f);
-        DueTask::of(Inner::Standalone { deadline, name, task: Mutex::new(Box::new(f)) })
+        DueTask(Inner::Standalone { deadline, name, task: Mutex::new(Box::new(f)) })
     }
 
     /// Puts a layer around the task: when it is to run, `run` is called with it. For an executor that passes tasks on to
@@ -166,24 +163,19 @@ impl DueTask {
     /// assert_eq!(scheduler.stats().fired(), 2);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn wrap(mut self, run: impl FnOnce(DueTask) + Send + 'static) -> DueTask {
-        self.0.layers.push(Mutex::new(Box::new(run)));
-        self
+    pub fn wrap(self, run: impl FnOnce(DueTask) + Send + 'static) -> DueTask {
+        DueTask(Inner::Wrapped { task: Box::new(self), run: Mutex::new(Box::new(run)) })
     }
 
-    fn of(inner: Inner) -> DueTask {
-        DueTask(Layered { inner, layers: Vec::new() })
+    pub(super) fn scheduled(origin: Origin, entry: Entry) -> DueTask {
+        DueTask(Inner::Scheduled(Scheduled { origin, entry, is_settled: false }))
     }
 
     /// Runs the task here and now. Does nothing if it was cancelled in the meantime.
     ///
     /// A panic of the task is caught. If the task belongs to a scheduler, the panic is reported there.
-    pub fn run(mut self) {
-        if let Some(layer) = self.0.layers.pop() {
-            let layer = layer.into_inner().unwrap_or_else(PoisonError::into_inner);
-            return quietly(|| layer(self));
-        }
-        match self.0.inner {
+    pub fn run(self) {
+        match self.0 {
             Inner::Scheduled(mut task) => {
                 task.is_settled = true;
                 task.origin.run(task.entry); // its panic is caught there, and told to the hook
@@ -191,21 +183,27 @@ impl DueTask {
             Inner::Standalone { task, .. } => {
                 quietly(task.into_inner().unwrap_or_else(PoisonError::into_inner));
             }
+            Inner::Wrapped { task, run } => {
+                let run = run.into_inner().unwrap_or_else(PoisonError::into_inner);
+                quietly(|| run(*task));
+            }
         }
     }
 
     /// Returns the instant at which the task was due.
     pub fn deadline(&self) -> Instant {
-        match &self.0.inner {
+        match &self.0 {
             Inner::Scheduled(task) => task.origin.owner.instant(task.entry.moment()),
             Inner::Standalone { deadline, .. } => *deadline,
+            Inner::Wrapped { task, .. } => task.deadline(),
         }
     }
 
     /// Returns how long ago the task was due, on its scheduler's clock. Returns zero if that clock panics.
     pub fn lateness(&self) -> Duration {
-        let now = match &self.0.inner {
+        let now = match &self.0 {
             Inner::Scheduled(task) => task.origin.owner.now(),
+            Inner::Wrapped { task, .. } => return task.lateness(),
             Inner::Standalone { .. } => Some(Instant::now()),
         };
         now.map_or(Duration::ZERO, |now| now.saturating_duration_since(self.deadline()))
@@ -213,8 +211,9 @@ impl DueTask {
 
     /// Returns true if this is one run of a series.
     pub fn is_repeating(&self) -> bool {
-        match &self.0.inner {
+        match &self.0 {
             Inner::Scheduled(task) => task.entry.is_series(),
+            Inner::Wrapped { task, .. } => task.is_repeating(),
             Inner::Standalone { .. } => false,
         }
     }
@@ -230,11 +229,12 @@ impl DueTask {
     /// assert!(task.name().ends_with("main::{{closure}}"), "{}", task.name());
     /// ```
     pub fn name(&self) -> &'static str {
-        match &self.0.inner {
+        match &self.0 {
             Inner::Scheduled(task) => {
                 task.origin.owner.name(task.entry).unwrap_or("a task that is over")
             }
             Inner::Standalone { name, .. } => name,
+            Inner::Wrapped { task, .. } => task.name(),
         }
     }
 }
@@ -429,9 +429,8 @@ impl DueBatch {
     /// [layers](DueTask::wrap). A task that belongs to no scheduler is scheduled here, for this executor, 100 ms from now.
     pub fn reject(&mut self, rejected: Rejected) {
         self.given_back.for_good |= rejected.is_for_good();
-        let Layered { inner, layers } = rejected.task.0;
-        layers.into_iter().rev().for_each(|layer| quietly(|| drop(layer))); // user code
-        match inner {
+        let Rejected { task, refusal } = rejected;
+        match task.0 {
             Inner::Scheduled(mut task) => {
                 task.is_settled = true;
                 task.origin.count_refused(); // by the executor that has it, which need not be that of the batch
@@ -445,6 +444,10 @@ impl DueBatch {
             Inner::Standalone { name, task, .. } => {
                 let task = task.into_inner().unwrap_or_else(PoisonError::into_inner);
                 self.given_back.of_none.push((name, task));
+            }
+            Inner::Wrapped { task, run } => {
+                quietly(|| drop(run)); // user code
+                self.reject(Rejected { task: *task, refusal });
             }
         }
     }
@@ -479,13 +482,12 @@ impl Iterator for DueBatch {
 
     fn next(&mut self) -> Option<DueTask> {
         loop {
-            let entry = self.due.get(self.taken).copied()?;
+            let due = self.due.get(self.taken).copied()?;
             self.due.get(self.taken + AHEAD).inspect(|soon| soon.prefetch());
             self.taken += 1;
             // A hint that spares executors most of what was cancelled. The claim decides.
-            if self.origin.owner.is_pending(entry) {
-                let task = Scheduled { origin: self.origin.clone(), entry, is_settled: false };
-                return Some(DueTask::of(Inner::Scheduled(task)));
+            if self.origin.owner.is_pending(due) {
+                return Some(DueTask::scheduled(self.origin.clone(), due));
             }
             self.over += 1;
         }
