@@ -230,9 +230,11 @@ impl LocalTaskRunner {
     }
 
     /// Puts a closure into the table of a loop that is not closed. Otherwise it would never leave the table.
-    fn keep<C: 'static>(&self, closure: C) -> (Rc<LocalEntry<C>>, Ticket<C>) {
+    fn keep<C: 'static>(&self, closure: C) -> (Rc<LocalClosure<C>>, Ticket<C>) {
         let key = LocalKey::new(&self.core);
-        (self.core.locals.insert(&key, closure), Ticket { key })
+        let entry = Rc::new(Cell::new(Some(closure)));
+        self.core.locals.insert(&key, Rc::clone(&entry));
+        (entry, Ticket { key })
     }
 }
 
@@ -244,10 +246,8 @@ pub(super) struct LocalTable {
 }
 
 impl LocalTable {
-    pub(super) fn insert<T: 'static>(&self, key: &LocalKey<T>, local: T) -> Rc<LocalEntry<T>> {
-        let entry = Rc::new(Cell::new(Some(local)));
-        self.entries.borrow_mut().insert(key.number, Rc::clone(&entry) as Rc<dyn Any>);
-        entry
+    pub(super) fn insert<T: 'static>(&self, key: &LocalKey<T>, local: Rc<T>) {
+        self.entries.borrow_mut().insert(key.number, local);
     }
 
     /// Drops an entry. It may have left already.
@@ -271,7 +271,7 @@ pub(super) struct LocalKey<T> {
     entry: PhantomData<fn() -> T>,
 }
 
-impl<T: 'static> LocalKey<T> {
+impl<T> LocalKey<T> {
     /// Makes a key that no entry has had before.
     pub(super) fn new(core: &LoopCore) -> LocalKey<T> {
         let number = core.locals.last_number.get() + 1;
@@ -280,7 +280,10 @@ impl<T: 'static> LocalKey<T> {
     }
 
     /// Returns the entry, or `None` on another thread.
-    fn get(&self) -> Option<Rc<LocalEntry<T>>> {
+    pub(super) fn get(&self) -> Option<Rc<T>>
+    where
+        T: 'static,
+    {
         let core = turn::if_current(&self.shared)?;
         let local = core.locals.entries.borrow().get(&self.number).map(Rc::clone)?;
         Some(local.downcast().expect("an entry keeps its type"))
@@ -293,31 +296,19 @@ impl<T: 'static> LocalKey<T> {
             None => self.shared.discard(self.number),
         }
     }
-
-    /// Lends the closure of a series, or a future, for one run, which does not unwind. Returns `None` if it is lent already,
-    /// or on another thread.
-    pub(super) fn lend<R>(&self, run: impl FnOnce(&mut T) -> R) -> Option<R> {
-        let entry = self.get()?;
-        // Out of the entry while it runs, so nothing is borrowed in the meantime.
-        let mut lent = entry.take()?;
-        let result = run(&mut lent);
-        entry.set(Some(lent));
-        self.shared.catch(|| drop(entry)); // the last reference, if the run has dropped its loop
-        Some(result)
-    }
 }
 
-/// The entry of a closure or a future: `None` while it runs, and once it has left.
-type LocalEntry<T> = Cell<Option<T>>;
+/// The entry of a closure: `None` while it runs, and once it has left.
+type LocalClosure<C> = Cell<Option<C>>;
 
 /// Takes the closure back whose ticket was refused.
-fn take_back<C>(entry: &LocalEntry<C>) -> C {
+fn take_back<C>(entry: &LocalClosure<C>) -> C {
     entry.take().expect("its ticket was not redeemed")
 }
 
 /// Stands for a closure on its way through the inbox (LOCAL-1).
-struct Ticket<C: 'static> {
-    key: LocalKey<C>,
+struct Ticket<C> {
+    key: LocalKey<LocalClosure<C>>,
 }
 
 impl<C: 'static> Ticket<C> {
@@ -331,13 +322,18 @@ impl<C: 'static> Ticket<C> {
     where
         C: FnMut() -> R,
     {
-        // Also after a panic it is put back, and dropped with the ticket.
-        let ran = self.key.lend(|f| caught(f)).expect("the runs of a series do not overlap");
-        ran.unwrap_or_else(|panic| resume_unwind(panic))
+        let entry = self.key.get().expect("it runs on its loop's thread");
+        // Out of the entry while it runs, so nothing is borrowed in the meantime. Also after a panic it is put back, and
+        // dropped with the ticket.
+        let mut f = entry.take().expect("the runs of a series do not overlap");
+        let result = caught(&mut f);
+        entry.set(Some(f));
+        self.key.shared.catch(|| drop(entry)); // the last reference, if the closure has dropped its loop
+        result.unwrap_or_else(|panic| resume_unwind(panic))
     }
 }
 
-impl<C: 'static> Drop for Ticket<C> {
+impl<C> Drop for Ticket<C> {
     fn drop(&mut self) {
         self.key.discard();
     }

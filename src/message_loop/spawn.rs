@@ -21,6 +21,7 @@
 //! reported.
 
 use std::any::type_name;
+use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -101,11 +102,12 @@ impl LocalTaskRunner {
         // The task cannot run before this thread goes back to the loop, or calls a waker.
         let outcome = Rc::new(ResultCell::new());
         let spawned = Spawned {
-            future: Some(Box::pin(future)),
+            future: Cell::new(Some(Box::pin(future))),
+            is_missed: Cell::new(false),
             outcome: Rc::clone(&outcome),
             task: Arc::clone(&task),
         };
-        self.core.locals.insert(&task.key, spawned);
+        self.core.locals.insert(&task.key, Rc::new(spawned));
         shared.wake_if(enqueued.must_wake);
         Ok(LocalJoinHandle { outcome, task: Cancellable::from(task) })
     }
@@ -177,25 +179,34 @@ impl<T> Drop for LocalJoinHandle<T> {
 
 impl_debug!(LocalJoinHandle<T>, self, is_done: self.is_done());
 
-/// A future in the table of its loop.
-struct Spawned<F: Future + 'static> {
-    /// `None` once it has ended.
-    future: Option<Pin<Box<F>>>,
+/// The entry of a future in the table of its loop.
+struct Spawned<F: Future> {
+    /// `None` while it is polled, so that nothing is borrowed, and once it has ended.
+    future: Cell<Option<Pin<Box<F>>>>,
+    /// Its turn has come while it was polled (SPAWN-1).
+    is_missed: Cell<bool>,
     outcome: Rc<ResultCell<F::Output>>,
     task: Arc<LocalTask<F>>,
 }
 
 impl<F: Future + 'static> Spawned<F> {
-    fn poll(&mut self) {
-        let Some(future) = &mut self.future else { return };
+    /// Polls the future. Returns false if it is being polled already.
+    fn poll(&self) -> bool {
+        // Out of the entry, so that the future may cancel itself, or drop its loop.
+        let Some(mut future) = self.future.take() else {
+            self.is_missed.set(true);
+            return false;
+        };
         let waker = Waker::from(Arc::clone(&self.task));
-        let polled = caught(|| future.as_mut().poll(&mut Context::from_waker(&waker)));
+        let mut context = Context::from_waker(&waker);
+        let polled = caught(|| future.as_mut().poll(&mut context));
+        self.future.set(Some(future));
         let result = match polled {
             Ok(Poll::Pending) => {
-                if self.task.step(&[Stage::Missed], Stage::Waiting).is_some() {
+                if self.is_missed.take() {
                     self.task.wake_by_ref();
                 }
-                return;
+                return true;
             }
             Ok(Poll::Ready(value)) => Ok(value),
             Err(panic) => {
@@ -205,10 +216,13 @@ impl<F: Future + 'static> Spawned<F> {
         };
         self.task.key.discard(); // the caller has the entry too
         self.end(result);
+        true
     }
+}
 
+impl<F: Future> Spawned<F> {
     /// Drops the future, and then resolves the handle, which nothing else does. Only the first call counts.
-    fn end(&mut self, mut result: Result<F::Output, JoinError>) {
+    fn end(&self, mut result: Result<F::Output, JoinError>) {
         let shared = self.task.shared();
         shared.catch(|| drop(self.future.take()));
         if self.task.step(LIVE, Stage::Over).is_none() {
@@ -221,7 +235,7 @@ impl<F: Future + 'static> Spawned<F> {
     }
 }
 
-impl<F: Future + 'static> Drop for Spawned<F> {
+impl<F: Future> Drop for Spawned<F> {
     /// So no handle waits in vain.
     fn drop(&mut self) {
         self.end(Err(JoinError::Cancelled));
@@ -229,7 +243,7 @@ impl<F: Future + 'static> Drop for Spawned<F> {
 }
 
 /// The part of a future that may be on any thread: its waker, its handle, and its job.
-struct LocalTask<F: Future + 'static> {
+struct LocalTask<F: Future> {
     key: LocalKey<Spawned<F>>,
     position: AtomicPosition,
     stage: Mutex<Stage>,
@@ -241,16 +255,14 @@ enum Stage {
     Waiting,
     /// It is in the inbox, or on its way there.
     Queued,
-    /// Its turn has come while it was polled.
-    Missed,
     Over,
     Cancelled,
 }
 
 /// The stages of a future that has not ended.
-const LIVE: &[Stage] = &[Stage::Waiting, Stage::Queued, Stage::Missed];
+const LIVE: &[Stage] = &[Stage::Waiting, Stage::Queued];
 
-impl<F: Future + 'static> LocalTask<F> {
+impl<F: Future> LocalTask<F> {
     fn shared(&self) -> &Shared {
         &self.key.shared
     }
@@ -283,14 +295,13 @@ impl<F: Future + 'static> Run<Shared> for LocalTask<F> {
     /// Polls the future once. The next wake posts it anew.
     fn run(&self, _shared: &Shared, _place: &mut dyn Place) -> Ran {
         // The step comes before the poll, whose wakes are posted anew (SPAWN-1).
-        if self.step(&[Stage::Queued], Stage::Waiting).is_none() {
-            return Ran::Not;
-        }
-        if self.key.lend(Spawned::poll).is_some() {
-            return Ran::ForTheLastTime;
-        }
-        self.step(&[Stage::Waiting], Stage::Missed);
-        Ran::Not
+        let mine = self.step(&[Stage::Queued], Stage::Waiting).and_then(|_| self.key.get());
+        let has_run = mine.is_some_and(|spawned| {
+            let has_run = spawned.poll();
+            self.shared().catch(|| drop(spawned)); // with a result that nobody wants
+            has_run
+        });
+        if has_run { Ran::ForTheLastTime } else { Ran::Not }
     }
 
     fn withdraw(&self) {
