@@ -1021,6 +1021,8 @@ MUTATIONS = [
      "    if in_force::driven().is_some() {\n        return sleep(duration).await;\n    }\n    assert!(in_force::advance(duration));\n",
      tests("future::in_force")),
     # The trait, and who is told
+    ("schedule: the destructor of a refused task costs the caller the reason", "src/error.rs",
+     "quietly(|| drop(error));", "drop(error);", tests("layers::conformance")),
     ("schedule: a box without the name of its closure", "src/scheduler/schedule_trait.rs",
      "self.schedule_named(type_name::<F>(), Request::Series(initial, period, series))",
      "self.schedule_series(initial, period, series)", tests("bounds::schedule_forms")),

@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use thiserror::Error;
 
 use crate::platform::impls::impl_debug;
+use crate::platform::panics::quietly;
 
 /// The reason why a task was not accepted.
 ///
@@ -187,9 +188,12 @@ impl<F> TryScheduleError<F> {
 
 impl_debug!(TryScheduleError<F>, self, reason: self.reason);
 
+/// Drops the task. A panic of its destructor is caught.
 impl<F> From<TryScheduleError<F>> for ScheduleError {
     fn from(error: TryScheduleError<F>) -> ScheduleError {
-        error.reason
+        let reason = error.reason;
+        quietly(|| drop(error)); // its panic must not cost the caller the reason
+        reason
     }
 }
 

@@ -370,7 +370,8 @@ impl Schedule for ScheduledThreadPool {
             }
         };
         let task = self.shared().enqueue(now, deadline, true, named(name, task));
-        task.map(Cancellable::from).map_err(|(reason, _)| reason)
+        task.map(Cancellable::from)
+            .map_err(|(reason, task)| TryScheduleError::new(reason, task).into())
     }
 }
 

@@ -394,7 +394,8 @@ impl Schedule for Worker {
                 return Ok(self.give_series(initial, period, name, unboxed(task))?);
             }
         };
-        self.give(deadline, named(name, task)).map_err(|(reason, _)| reason)
+        let given = self.give(deadline, named(name, task));
+        given.map_err(|(reason, task)| TryScheduleError::new(reason, task).into())
     }
 }
 

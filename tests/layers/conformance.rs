@@ -394,17 +394,21 @@ fn s09_what_was_cancelled_gives_its_memory_back() {
 
 // ----- refusal -----------------------------------------------------------------------------------------------
 
-/// Tries every scheduling method with a task of its own. All are refused for this reason, and each task is dropped once.
+/// Tries every scheduling method with a task of its own. All are refused for this reason, and each task is dropped once, with a
+/// destructor that panics (S17).
 #[track_caller]
 fn all_refused(schedule: &dyn Schedule, name: &str, reason: ScheduleError) {
     let ledger = Ledger::new(7);
     let once = |id| {
-        let page = ledger.page(id);
-        move || page.run()
+        let (page, grenade) = (ledger.page(id), Grenade);
+        move || {
+            let _held = grenade;
+            page.run();
+        }
     };
     let series = |id| {
-        let page = ledger.page(id);
-        move || _ = &page
+        let held = (ledger.page(id), Grenade);
+        move || _ = &held
     };
     let every = Period::fixed_rate(SECOND);
     let refusals = [
