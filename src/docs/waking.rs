@@ -165,9 +165,9 @@
 //!
 //! ## Wake-ups for which nothing is due
 //!
-//! Memory wakes the sleeper whatever the deadlines are: a producer that fills a block while the sleeper has not
-//! taken more than 256 of all lanes (32,768 records), or while slots run short, and the canceller of each 8192nd task of a thread. So few calls cost a
-//! look at the threshold. Producers that are held back because they are far ahead ring before each of their looks. If such a wake-up
+//! Memory wakes the sleeper whatever the deadlines are: a producer that fills a block while more than 256
+//! full blocks of all lanes (32,768 records) wait, or while slots run short, and the canceller of each 8192nd task of a thread. So
+//! few calls cost a look at the threshold. Producers that are held back because they are far ahead ring before each of their looks. If such a wake-up
 //! were lost, only a sweep would be late, or a producer would add slots itself, and no task would be late.
 //!
 //! The sleeper may also set itself a time, if it has a thread: for memory that stayed free, for executors that have
@@ -201,15 +201,15 @@
 //! | `Lane::enlist`, the same | a push by another than the writer, or of a lane that is listed: a loop in the list |
 //! | `IntakeReader::open_ready` in `engine/intake/reader.rs` | `listed` cleared before `next` is read, or after the look at the lane |
 //! | `IntakeReader::has_more`, the same | forgets lanes that are still open, or a look weaker than `SeqCst` |
-//! | `Publication` in `engine/admit.rs`, and its callers: `admit` and `admit_leftover` there, `Shared::reset` in `engine/handles.rs`, `rearm`, `put_off` and `hand_over_again` in `engine/run.rs` | `ring` before `publish`, or not at all: a lost ring. Those that publish while they hold the task ring after that |
+//! | `Publication` in `engine/admit.rs`, and its callers: `admit` and `admit_leftover` there, `reset_there` in `engine/handles.rs`, `rearm`, `put_off` and `hand_over_again` in `engine/run.rs` | `ring` before `publish`, or not at all: a lost ring. Those that publish while they hold the task ring after that |
 //! | `Doorbell::arm` in `wake/doorbell.rs` | weaker than `SeqCst`, or called after the last look |
 //! | `Doorbell::answer`, the same | rings although the exchange has failed (a herd), or does not although it has succeeded |
 //! | `Sleeper::sleep` in `clock/parking.rs` | takes the token without looking at it first |
 //! | `Parker::park_on_timer`, the same | says that it sleeps on the timer before the timer is set, or after the lock is released |
-//! | `Ticker::sleep` in `engine/tick_thread.rs` | another order than arm, look, sleep |
+//! | `sleep` in `engine/tick_thread.rs` | another order than arm, look, sleep |
 //! | `Engine::can_wait` in `engine/next_wakeup.rs` | looks at what it has taken in, and not at what it has left |
 //! | `Engine::next`, the same | answers with a time later than the earliest live deadline |
-//! | `Engine::threshold`, the same | does not agree with `served_at`: a task of the same tick rings, or an earlier one does not |
+//! | `Engine::arm`, the same | does not agree with `served_at`: a task of the same tick rings, or an earlier one does not |
 //! | `Driver::turn` in `scheduler/driver.rs` | looks before it arms |
 //! | `Shared::stop` in `engine/shared.rs` | rings before `is_closing` is set |
 //! | `SleepState::wake_for` in `wake/mod.rs` | returns what wakes a sleeper and does not mark it, or the other way round |

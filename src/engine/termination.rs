@@ -19,9 +19,9 @@
 //!
 //! - END-3 A series that is in a run when the end comes has exactly one fate: it becomes a leftover when the run has
 //!   ended, or it is over by then (it broke, panicked or was cancelled). The engine looks at the word of each series
-//!   that an executor has, after it has closed the lanes. The runner comes here when the lanes refuse the next run.
-//!   Both do so with the lock held, so the one that comes second finds what the first one has left. Between the
-//!   refusal and the runner's coming the series is in its run, so no other thread starts or returns it.
+//!   that an executor has, after it has closed the lanes. The runner comes here when there is no next run.
+//!   Both do so with the lock held, so the one that comes second finds what the first one has left. Until
+//!   the runner comes the series is in its run, so no other thread starts or returns it.
 //! - END-5 A series that ends of itself during the end is taken off the list by its runner, or found to be over by the
 //!   engine: the runner writes the word and then reads `is_closing`, and the engine reads the word after `is_closing` was
 //!   written, all in one order. For a one-shot there is no such order: its end may be found only by the look at its word
@@ -142,7 +142,10 @@ impl State {
                 leftovers.push(task);
             }
         }
-        leftovers.sort_by_cached_key(|task| deadline::of_leftover(task.key, task.deadline));
+        for task in &mut leftovers {
+            task.deadline = deadline::of_leftover(task.key, task.deadline);
+        }
+        leftovers.sort_by_key(|task| task.deadline);
         leftovers
     }
 }
@@ -300,8 +303,8 @@ impl Termination {
 
     // ----- the runner ----------------------------------------------------------------------
 
-    /// Takes a series back behind its run, because the scheduler has closed in the meantime. `make_leftover` makes it one,
-    /// unless it was cancelled: then this returns `None`. If there is a decision about it, the runner carries it out, and then
+    /// Takes a series back behind its run, because the scheduler has closed in the meantime, or it was cancelled.
+    /// `make_leftover` makes it a leftover, unless it was cancelled: then this returns `None`. If there is a decision about it, the runner carries it out, and then
     /// calls [`run_is_over`](Termination::run_is_over).
     pub(crate) fn return_from_run(
         &self,

@@ -291,7 +291,7 @@ impl Driver {
     /// before the instant that the turn has returned. `None` removes the waker.
     ///
     /// Set it before the turn. Tasks that came between the turn and this call wake nobody. After each 8192 cancels or some
-    /// 16,000 schedules it may be woken for no task, so that a turn frees their memory.
+    /// 33,000 schedules it may be woken for no task, so that a turn frees their memory.
     ///
     /// A waker can write to a pipe, post to a loop, or unpark a thread:
     ///

@@ -8,7 +8,7 @@
 //! purpose, which is made by the first `clone`.
 //!
 //! To add a method to the handle: a handle is either a task of a scheduler or any [`Cancel`] (see `Inner`), so a method
-//! matches on the two. For a task, it asks a function of `task`, which compares the birth.
+//! matches on the two. For a task, it reads the holder's word, by `task::word`, which compares the birth.
 //! For the other, it calls a method of `Cancel`, which needs a default there.
 //!
 //! - HANDLE-1 A cancel that wins stores `cancelled`, and then, if the handle is shared, sets the shared outcome. A
@@ -28,7 +28,7 @@ use once_cell::race::OnceBox;
 
 use crate::engine::handles;
 use crate::engine::slots::state::NotEnded;
-use crate::engine::slots::task;
+use crate::engine::slots::{Phase, task};
 use crate::platform::impls::impl_debug;
 use crate::platform::sync::{AtomicBool, IS_MODEL, Ordering};
 use crate::wheel::entry::{SchedulerId, TaskKey};
@@ -420,7 +420,10 @@ impl TaskHandle {
 
     fn is_done(&self) -> bool {
         // Relaxed: if it is not seen yet, the word tells the same.
-        self.cancelled.load(Ordering::Relaxed) || !task::goes_on(self.key)
+        self.cancelled.load(Ordering::Relaxed)
+            || task::word(self.key).is_none_or(|word| {
+                matches!(word.phase(), Phase::Free | Phase::Doomed | Phase::Ending)
+            })
     }
 }
 

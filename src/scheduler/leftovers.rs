@@ -80,8 +80,11 @@ impl Stopping {
     ///
     /// Inside a task on the tick thread, it would wait for itself. There it returns no leftovers, at once, and another
     /// thread can take them.
-    pub fn wait(self) -> Leftovers {
-        self.wait_timeout(Duration::MAX).unwrap_or_else(|mut busy| busy.leave_with(Vec::new()))
+    pub fn wait(mut self) -> Leftovers {
+        // The tick thread would wait for itself.
+        let may_wait = self.is_taker && !self.shared.is_turned_here();
+        let taken = if may_wait { self.shared.termination.wait(Duration::MAX) } else { None };
+        self.leave_with(taken.unwrap_or_default())
     }
 
     /// Wraps leftovers that were taken, and notes that this no longer waits.
@@ -104,7 +107,7 @@ impl Stopping {
     /// Returns itself if the end has not come in time. On the tick thread, it does so at once.
     pub fn wait_timeout(mut self, timeout: Duration) -> Result<Leftovers, Stopping> {
         if !self.is_taker {
-            return Ok(self.leave_with(Vec::new()));
+            return Ok(self.wait());
         }
         // The tick thread would wait for itself, so it only looks.
         let timeout = if self.shared.is_turned_here() { Duration::ZERO } else { timeout };

@@ -247,7 +247,7 @@ pub(crate) struct Leftover {
     pub(crate) deadline: Moment,
     /// In nanoseconds. 0 for a one-shot.
     pub(crate) period: u64,
-    /// It is a series that was in a run when a caller took it.
+    /// It is a series that was in a run when the end came, and was taken in that run.
     pub(crate) is_in_run: bool,
 }
 
