@@ -171,7 +171,7 @@ MUTATIONS = [
     ("a shutdown that is broken off has no end", "src/engine/shutdown.rs",
      "if !self.shared.termination.has_come() {", "if false {", TESTS + ["--lib", "tick_thread"]),
     ("leftovers in any order", "src/engine/termination.rs",
-     "        leftovers.sort_by_cached_key(|task| deadline::of_leftover(task.key, task.deadline));\n", "",
+     "        leftovers.sort_by_key(|task| task.deadline);\n", "",
      tests("end_of_life::s20_s24_shutdown", "soak::driver_model")),
     ("a drain in the middle of a sweep breaks the order", "src/wheel/buckets.rs",
      "        self.places.join(self.places.swept, &mut self.pool); // or that chain would be out of order\n", "", ["cargo", "test", "--lib", "wheel::sweep"]),
