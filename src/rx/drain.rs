@@ -18,7 +18,8 @@
 //!   one on a stack is the outermost *inline* drain. The others wait in `WAITING`, and the outermost one runs them,
 //!   batch by batch, before that first call returns. If other threads bring tasks without end, or workers each other, that
 //!   would be never. So a drain that waits goes to its retry queue, whose timer runs it after a short pause, if its own clock
-//!   says that the call has lasted for [`LONGEST_INLINE`] since it first ran a drain of that clock, or if the clock panics. A
+//!   says that the call has lasted for [`LONGEST_INLINE`] since it first ran a drain of that clock, or if the clock panics. So does
+//!   one of a new clock if another clock of the call says so, or if there are [`MAX_CLOCKS`] of them. A
 //!   virtual clock stands still, and so the call runs all of its drains. A call that moves a task, or sets its timer, runs none:
 //!   its caller may hold a lock that the task takes. Its drains go to their retry queues too, without a pause.
 //! - A task of an inline drain may nest a loop, and a task there may bring an inline drain. That one is the outermost of that
@@ -34,6 +35,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::iter::repeat;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -91,8 +93,10 @@ thread_local! {
     static STATE: Cell<ThreadState> =
         const { Cell::new(ThreadState { is_draining: false, hands_over: false, in_call: InCall::Runs }) };
     /// The drains that wait for the outermost inline drain of this thread (DRAIN-2).
-    static WAITING: RefCell<VecDeque<Arc<SerialQueue>>> = const { RefCell::new(VecDeque::new()) };
+    static WAITING: RefCell<Waiting> = const { RefCell::new(VecDeque::new()) };
 }
+
+type Waiting = VecDeque<Arc<SerialQueue>>;
 
 /// Returns how many drains wait on this thread. Whatever a call brings is behind them, and nobody above the call takes one of
 /// them: they wait for a drain below it. `None` if the thread ends and has no list any more.
@@ -133,17 +137,24 @@ pub(super) fn without_runs<R>(act: impl FnOnce() -> R) -> R {
         let result = caught(act);
         // Workers may keep each other's time. The drain of one that keeps another's comes back here, and so does each drain whose
         // timers run at once what is due. If two keep each other's, each waits behind the other now. So the second time they
-        // wait for a time that has not come. Timers that run all at once have the last resort, which never does so.
-        let rounds = [(Duration::ZERO, false), (PAUSE, false), (Duration::ZERO, true)];
-        let is_needed = || waiting() > Some(below);
-        for (pause, is_last_resort) in rounds.into_iter().take_while(|_| is_needed()) {
-            let queues = WAITING.with(|drains| drains.borrow_mut().split_off(below));
+        // wait for a time that has not come. Timers that run all at once have the last resort, which never does so. Whatever a
+        // destructor brings in that round goes there, too.
+        let rounds = [(Duration::ZERO, false), (PAUSE, false)].into_iter();
+        let rounds = rounds.chain(repeat((Duration::ZERO, true)));
+        for (pause, is_last_resort) in rounds.take_while(|_| waiting() > Some(below)) {
+            let queues = WAITING.with(|drains| take_from(below, &mut drains.borrow_mut()));
             queues.into_iter().for_each(|queue| queue.wait(pause, is_last_resort));
         }
-        debug_assert!(!is_needed(), "each waits for its timer");
         result
     });
     result.unwrap_or_else(|panic| resume_unwind(panic))
+}
+
+/// Takes out what waits from there on. A crowd of workers leaves no memory behind.
+fn take_from(below: usize, drains: &mut Waiting) -> Waiting {
+    let taken = drains.split_off(below);
+    drains.shrink_to(BATCH.max(below));
+    taken
 }
 
 /// The clocks of the drains of a call, and when the first drain of each has asked.
@@ -228,10 +239,12 @@ impl SerialQueue {
                 PanicHook::default().catch(None, || queue.run_batches());
                 next = below.and_then(|below| next_in_time(below, &mut clocks));
             }
-            PanicHook::default().catch(None, || drop(clocks));
-            if below.is_some() {
-                // A crowd of workers leaves no memory behind.
-                WAITING.with(|drains| drains.borrow_mut().shrink_to(BATCH));
+            // The last owner of a worker's timers may drop a user's schedule here. Nobody would run what that brings.
+            if !clocks.is_empty() {
+                PanicHook::default().catch(None, || without_runs(|| drop(clocks)));
+            }
+            if let Some(below) = below {
+                WAITING.with(|drains| drains.borrow_mut().shrink_to(BATCH.max(below)));
             }
         });
     }
@@ -244,11 +257,15 @@ impl SerialQueue {
             if let Some((_, since)) = clocks.iter().find(|(known, _)| Arc::ptr_eq(known, retries)) {
                 return now < after(*since, LONGEST_INLINE);
             }
-            let has_room = clocks.len() < MAX_CLOCKS;
-            if has_room {
-                clocks.push((Arc::clone(retries), now));
+            // A clock that comes when another one says that it is too late would hold the call for as long again.
+            let is_over = |(known, since): &(Arc<RetryQueue>, Instant)| {
+                known.timers.now() >= after(*since, LONGEST_INLINE)
+            };
+            if clocks.len() == MAX_CLOCKS || clocks.iter().any(is_over) {
+                return false;
             }
-            has_room
+            clocks.push((Arc::clone(retries), now));
+            true
         };
         self.hook.catch(None, is_in_time) != Some(true)
     }

@@ -91,7 +91,7 @@ fn two_inline_workers_that_bring_each_other_tasks_without_end_hold_nobody() {
     }
 }
 
-/// The clock of the second drain stands still, or panics, or is another one for each task.
+/// The clock of the second drain stands still, or panics.
 #[test]
 fn inline_workers_of_other_clocks_let_the_call_go_too() {
     silence();
@@ -115,17 +115,60 @@ fn inline_workers_of_other_clocks_let_the_call_go_too() {
     let [first, second] = [(); 2].map(|()| blind.worker());
     is_panicking.store(true, Ordering::Relaxed);
     assert!(ends(move || play(stop, first, second)));
-    let (stop, kept) = (Arc::clone(&stops), timers.clone());
-    assert!(ends(move || play_on_new_ones(stop, kept)));
     stops.store(true, Ordering::Relaxed);
     assert!(has_a_tick_thread(&timers));
 }
 
-fn play_on_new_ones(stops: Arc<AtomicBool>, timers: Scheduler) {
-    if !stops.load(Ordering::Relaxed) {
-        let worker = ExecutorScheduler::over(Inline, wrapping(&timers, Fixed)).worker();
-        worker.schedule(move || play_on_new_ones(stops, timers));
+/// Whether the clocks go on or stand still.
+#[test]
+fn inline_workers_of_ever_new_clocks_let_the_call_go_soon() {
+    let (real, (still, _driver)) = (Scheduler::new(), driven());
+    for (timers, takes) in [(&real, MS), (&still, Duration::ZERO)] {
+        let stops = Arc::new(AtomicBool::new(false));
+        let (stop, kept, count) = (Arc::clone(&stops), timers.clone(), Arc::default());
+        let ran = Arc::clone(&count);
+        assert!(ends(move || play_on_new_ones(stop, kept, takes, count)));
+        // Those that have come in the first 100 ms are one after the other in time for as long again.
+        assert!(takes.is_zero() || ran.load(Ordering::Relaxed) < 800);
+        stops.store(true, Ordering::Relaxed);
     }
+}
+
+fn play_on_new_ones(
+    stops: Arc<AtomicBool>,
+    timers: Scheduler,
+    takes: Duration,
+    count: Arc<AtomicUsize>,
+) {
+    count.fetch_add(1, Ordering::Relaxed);
+    if !stops.load(Ordering::Relaxed) {
+        thread::sleep(takes);
+        let worker = ExecutorScheduler::over(Inline, wrapping(&timers, Fixed)).worker();
+        worker.schedule(move || play_on_new_ones(stops, timers, takes, count));
+    }
+}
+
+/// The call is the last owner of the timers of a worker.
+#[test]
+fn what_the_drop_of_timers_brings_at_the_end_of_a_call_is_not_lost() {
+    let (timers, driver) = driven();
+    let (log, clock, kept) = (Log::default(), timers.clone(), timers.clone());
+    let [outer, late] = [(); 2].map(|()| ExecutorScheduler::new(Inline, &timers).worker());
+    let (first, second, brought) = (log.task(1), log.clone(), late.clone());
+    outer.schedule(move || {
+        let brings = OnDrop(move || drop(brought.schedule(second.task(2))));
+        let odd = TasksOnly::new(
+            move || clock.now(),
+            move |due: Due, task| {
+                _ = &brings;
+                due.on(&kept, task)
+            },
+        );
+        ExecutorScheduler::over(Inline, odd).worker().schedule(first);
+    });
+    driver.advance(MS);
+    late.schedule(log.task(3));
+    assert_eq!(log.all(), [1, 2, 3]);
 }
 
 /// As long as a clock stands still, its drains take no time, whatever the clocks of others say.
