@@ -71,9 +71,9 @@ pub(crate) trait Owner: Send + Sync {
     /// Removes a job that has ended before its turn, now or later. The job may have left already.
     fn remove(&self, position: &AtomicPosition);
 
-    /// Returns when a queued job is due, which is `now` if it only waits for its turn. Called with the job's lock held, so
+    /// Returns when a queued job is due, and in there `None` if it only waits for its turn. Called with the job's lock held, so
     /// it calls no user code.
-    fn deadline(&self, position: &AtomicPosition, now: Instant) -> Option<Instant>;
+    fn deadline(&self, position: &AtomicPosition) -> Option<Option<Instant>>;
 
     /// Moves the deadline of a queued job (JOB-6). Called with the job's lock held, so it calls no user code. Returns
     /// `None` if the job is not in the queue any more, or if the owner has ended and would not run it then.
@@ -371,9 +371,10 @@ impl<W: Work, L: OwnerRef<W::Output>> Cancel for Job<W, L> {
 
     fn deadline(&self) -> Option<Instant> {
         let owner = self.owner.get()?;
-        let now = owner.now(); // before the lock, because the clock is a user's
         let stage = lock(&self.stage);
         let is_waiting = matches!(*stage, Stage::Waiting(_));
-        if is_waiting { owner.deadline(&self.position, now) } else { None }
+        let due = if is_waiting { owner.deadline(&self.position) } else { None };
+        drop(stage); // the clock is a user's
+        due.map(|deadline| deadline.unwrap_or_else(|| owner.now()))
     }
 }

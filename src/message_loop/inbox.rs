@@ -127,7 +127,7 @@ pub(super) struct Enqueued {
 /// What the loop's thread knows of the inbox without its lock.
 #[derive(Default)]
 pub(super) struct Seen {
-    /// As the inbox said when it was last drained.
+    /// As the inbox said when the loop last looked.
     pub(super) quit: Cell<Quit>,
     /// When the first delayed task is due, or earlier if that one has been cancelled or moved. For a loop that sleeps it is
     /// the time that the inbox was told, because the pump must not wait longer than posters assume (INBOX-1).
@@ -309,7 +309,7 @@ impl Shared {
         });
     }
 
-    /// Has an entry of the local table dropped by the loop's thread. A loop that is gone has dropped all of them.
+    /// Has an entry of the local table dropped by the loop's thread. A loop that is gone drops all of them.
     pub(super) fn discard(&self, number: u64) {
         self.tell(|inbox| inbox.discarded.push(number));
     }
@@ -534,9 +534,9 @@ impl Owner for Shared {
         drop(inbox); // before `removed`
     }
 
-    fn deadline(&self, position: &AtomicPosition, now: Instant) -> Option<Instant> {
+    fn deadline(&self, position: &AtomicPosition) -> Option<Option<Instant>> {
         let tick = self.inbox().delayed.deadline(position.key());
-        Some(tick.map_or(now, |tick| self.epoch.instant(tick)))
+        Some(tick.map(|tick| self.epoch.instant(tick)))
     }
 
     fn move_to(&self, position: &AtomicPosition, deadline: Instant) -> Option<bool> {

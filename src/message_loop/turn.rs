@@ -382,7 +382,8 @@ impl LoopCore {
             return;
         }
         self.shared.quit(Quit::Now);
-        // The tasks first, because the tickets among them drop their closures in the order in which they would have run.
+        // The tasks first, because the tickets among them drop their closures in the order in which they would have run. (Those
+        // of a loop that was leaked are dropped below, when its thread ends.)
         let incoming = self.shared.take_all();
         self.drain_inbox(); // what was to be dropped before
         let Tasks { immediate, deferred } = std::mem::take(&mut *self.tasks.borrow_mut());

@@ -96,8 +96,8 @@ impl Owner for Shared {
         self.take_out(position.key());
     }
 
-    fn deadline(&self, position: &AtomicPosition, _now: Instant) -> Option<Instant> {
-        self.queue.deadline_of(position.key())
+    fn deadline(&self, position: &AtomicPosition) -> Option<Option<Instant>> {
+        self.queue.deadline_of(position.key()).map(Some)
     }
 
     fn move_to(&self, position: &AtomicPosition, deadline: Instant) -> Option<()> {

@@ -363,12 +363,12 @@ impl Owner for SerialQueue {
         }
     }
 
-    fn deadline(&self, position: &AtomicPosition, now: Instant) -> Option<Instant> {
+    fn deadline(&self, position: &AtomicPosition) -> Option<Option<Instant>> {
         let state = self.state();
         match position.get() {
             Position::Gone => None,
-            Position::Queued(_) => Some(now),
-            Position::Delayed(key) => state.delayed.deadline(key),
+            Position::Queued(_) => Some(None),
+            Position::Delayed(key) => state.delayed.deadline(key).map(Some),
         }
     }
 

@@ -193,8 +193,8 @@ impl Owner for Member {
         drop((removed, entry));
     }
 
-    fn deadline(&self, position: &AtomicPosition, _now: Instant) -> Option<Instant> {
-        self.queue.tasks.deadline_of(position.key())
+    fn deadline(&self, position: &AtomicPosition) -> Option<Option<Instant>> {
+        self.queue.tasks.deadline_of(position.key()).map(Some)
     }
 
     fn move_to(&self, position: &AtomicPosition, deadline: Instant) -> Option<Option<WheelKey>> {
