@@ -597,7 +597,7 @@ MUTATIONS = [
     ("rx: a queued task moves to no clock", "src/rx/serial.rs",
      "!state.is_closed && !self.retries.scheduler.as_ref().is_some_and(Scheduler::is_closed)", "!state.is_closed", tests("layers::s28_layers", "rx::end")),
     ("jobs: a task that waits for its turn has no deadline", "src/job/mod.rs",
-     "due.map(|deadline| deadline.unwrap_or_else(|| owner.now()))", "due.flatten()", tests("layers::s28_layers")),
+     "            Due::Now => Some(owner.now()),\n", "            Due::Now => None,\n", tests("layers::s28_layers")),
     ("queue: an item that was moved comes early", "src/pool/queue.rs",
      "        state.wheel.reset(key, tick);\n",
      "        state.wheel.reset(key, tick - 1);\n", tests("soak::delayed_work_queue_model")),

@@ -71,9 +71,8 @@ pub(crate) trait Owner: Send + Sync {
     /// Removes a job that has ended before its turn, now or later. The job may have left already.
     fn remove(&self, position: &AtomicPosition);
 
-    /// Returns when a queued job is due, and in there `None` if it only waits for its turn. Called with the job's lock held, so
-    /// it calls no user code.
-    fn deadline(&self, position: &AtomicPosition) -> Option<Option<Instant>>;
+    /// Returns when a queued job is due. Called with the job's lock held, so it calls no user code.
+    fn deadline(&self, position: &AtomicPosition) -> Option<Due>;
 
     /// Moves the deadline of a queued job (JOB-6). Called with the job's lock held, so it calls no user code. Returns
     /// `None` if the job is not in the queue any more, or if the owner has ended and would not run it then.
@@ -85,6 +84,13 @@ pub(crate) trait Owner: Send + Sync {
     /// Returns false if a series that runs now will not run again, because the owner has ended. Called with the job's
     /// lock held.
     fn repeats(&self) -> bool;
+}
+
+/// When a waiting job is due.
+pub(crate) enum Due {
+    /// It is due, and waits for its turn.
+    Now,
+    At(Instant),
 }
 
 /// What a call of [`Run::run`] did.
@@ -375,6 +381,9 @@ impl<W: Work, L: OwnerRef<W::Output>> Cancel for Job<W, L> {
         let is_waiting = matches!(*stage, Stage::Waiting(_));
         let due = if is_waiting { owner.deadline(&self.position) } else { None };
         drop(stage); // the clock is a user's
-        due.map(|deadline| deadline.unwrap_or_else(|| owner.now()))
+        match due? {
+            Due::Now => Some(owner.now()),
+            Due::At(deadline) => Some(deadline),
+        }
     }
 }

@@ -41,7 +41,7 @@ use super::run_loop::Quit;
 use super::turn;
 use crate::backpressure::{Backpressure, Flow, PendingLimit};
 use crate::clock::epoch::Epoch;
-use crate::job::{AtomicPosition, Job, Next, Owner, Place, Position, Run, Work};
+use crate::job::{AtomicPosition, Due, Job, Next, Owner, Place, Position, Run, Work};
 use crate::platform::impls::impl_debug;
 use crate::platform::sync::{AtomicBool, Mutex, MutexGuard, Ordering, lock};
 use crate::wake::SleepState;
@@ -534,9 +534,9 @@ impl Owner for Shared {
         drop(inbox); // before `removed`
     }
 
-    fn deadline(&self, position: &AtomicPosition) -> Option<Option<Instant>> {
+    fn deadline(&self, position: &AtomicPosition) -> Option<Due> {
         let tick = self.inbox().delayed.deadline(position.key());
-        Some(tick.map(|tick| self.epoch.instant(tick)))
+        Some(tick.map_or(Due::Now, |tick| Due::At(self.epoch.instant(tick))))
     }
 
     fn move_to(&self, position: &AtomicPosition, deadline: Instant) -> Option<bool> {

@@ -18,7 +18,7 @@ use super::future::{JoinError, Joinable, PanicPayload, ResultCell};
 use super::shared::{QueuedTask, Shared};
 use crate::backpressure::PendingLimit;
 use crate::executor::deadlock::{Waiting, wait_for};
-use crate::job::{AtomicPosition, End, Job, Next, Owner, OwnerRef, Position, Ran, Work};
+use crate::job::{AtomicPosition, Due, End, Job, Next, Owner, OwnerRef, Position, Ran, Work};
 use crate::observe::trace;
 use crate::{Cancel, Cancellable, PanicHook};
 
@@ -96,8 +96,8 @@ impl Owner for Shared {
         self.take_out(position.key());
     }
 
-    fn deadline(&self, position: &AtomicPosition) -> Option<Option<Instant>> {
-        self.queue.deadline_of(position.key()).map(Some)
+    fn deadline(&self, position: &AtomicPosition) -> Option<Due> {
+        self.queue.deadline_of(position.key()).map(Due::At)
     }
 
     fn move_to(&self, position: &AtomicPosition, deadline: Instant) -> Option<()> {

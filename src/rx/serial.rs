@@ -57,7 +57,7 @@ use super::timer::cancel_timer;
 use super::worker::TaskQueue;
 use crate::backpressure::{Backpressure, Flow, PendingLimit};
 use crate::clock::epoch::Epoch;
-use crate::job::{AtomicPosition, Next, Owner, Position};
+use crate::job::{AtomicPosition, Due, Next, Owner, Position};
 use crate::platform::panics::caught;
 use crate::platform::sync::{Mutex, MutexGuard, Ordering, lock};
 use crate::wheel::WheelKey;
@@ -363,12 +363,12 @@ impl Owner for SerialQueue {
         }
     }
 
-    fn deadline(&self, position: &AtomicPosition) -> Option<Option<Instant>> {
+    fn deadline(&self, position: &AtomicPosition) -> Option<Due> {
         let state = self.state();
         match position.get() {
             Position::Gone => None,
-            Position::Queued(_) => Some(None),
-            Position::Delayed(key) => state.delayed.deadline(key).map(Some),
+            Position::Queued(_) => Some(Due::Now),
+            Position::Delayed(key) => state.delayed.deadline(key).map(Due::At),
         }
     }
 

@@ -30,7 +30,7 @@ use super::delayed::Entry;
 use super::drain;
 use super::worker::TaskQueue;
 use crate::backpressure::{Backpressure, PendingLimit};
-use crate::job::{AtomicPosition, Next, Owner, Position, Ran};
+use crate::job::{AtomicPosition, Due, Next, Owner, Position, Ran};
 use crate::platform::panics::rest_blind;
 use crate::platform::sync::lock_std;
 use crate::pool::DelayedWorkQueue;
@@ -193,8 +193,8 @@ impl Owner for Member {
         drop((removed, entry));
     }
 
-    fn deadline(&self, position: &AtomicPosition) -> Option<Option<Instant>> {
-        self.queue.tasks.deadline_of(position.key()).map(Some)
+    fn deadline(&self, position: &AtomicPosition) -> Option<Due> {
+        self.queue.tasks.deadline_of(position.key()).map(Due::At)
     }
 
     fn move_to(&self, position: &AtomicPosition, deadline: Instant) -> Option<Option<WheelKey>> {
