@@ -300,7 +300,7 @@ fn after_a_crowd_the_tables_of_those_that_wait_go_back() {
         let heap = live();
         let peak = come_and_go() - heap;
         let left = || (live() - heap).max(0);
-        until("the memory goes back", || left() < peak / 40 + 50_000);
+        until("the memory goes back", || left() < peak / 100 + 20_000);
         println!(
             "{} {sort}: {} at the peak, then {}",
             digits(crowd),
