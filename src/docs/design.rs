@@ -196,8 +196,8 @@
 //! | take-in, cancelled | 158 | 45 | a look at the holder as the record is read, while most of the last ones were stale; none if a later filing of its slot comes right behind it |
 //! | hand-over | 144 | 30 | rows for the scheduler's executor are copied at once, and nothing of them is remembered; what the wheel gives out becomes the ready queue without a copy |
 //! | fire inline | 640 | 421 | one claim, one call into the engine for a batch, the closure runs where it lies, far entries are not copied twice |
-//! | repetition | 902 | 664 | the same; its record is published without a call |
-//! | cancel and schedule | 920 | 489 | the same |
+//! | repetition | 902 | 660 | the same; its record is published without a call |
+//! | cancel and schedule | 920 | 487 | the same |
 //!
 //! In alternating runs of `benches/peers` (medians of four) the process took 74 ns for a schedule (W1) where it had
 //! taken 80, 88 in a fresh process (134), 48 for a cancel (W3; 56), and 83 for a pair of cancel and schedule (W4; 95).

@@ -160,24 +160,23 @@
 //! now rings at any threshold.
 //!
 //! **Cancelled in the meantime.** A tick thread that was woken for a task which is cancelled by then sleeps towards
-//! that task's deadline anyway, until it has passed: once for nothing. Programs that set a timeout and cancel it a microsecond later would otherwise
-//! find the thread asleep without a deadline each time, and wake it each time.
+//! that task's deadline anyway, until it has passed: once for nothing. Programs that set a timeout and cancel it a microsecond later
+//! would otherwise find the thread asleep without a deadline each time, and wake it each time.
 //!
 //! ## Wake-ups for which nothing is due
 //!
 //! Memory wakes the sleeper whatever the deadlines are: a producer that fills a block while more than 256
 //! full blocks of all lanes (32,768 records) wait, or while slots run short, and the canceller of each 8192nd task of a thread. So
-//! few calls cost a look at the threshold. Producers that are held back because they are far ahead ring before each of their looks. If such a wake-up
-//! were lost, only a sweep would be late, or a producer would add slots itself, and no task would be late.
+//! few calls cost a look at the threshold. Producers that are held back because they are far ahead ring before each of their
+//! looks. If such a wake-up were lost, only a sweep would be late, or a producer would add slots itself, and no task would be late.
 //!
 //! The sleeper may also set itself a time, if it has a thread: for memory that stayed free, for executors that have
 //! refused, and for far entries that have to be brought near.
 //!
 //! ## Stop
 //!
-//! A stop first sets `is_closing`, and then rings, whatever the threshold is. So it does not look
-//! at the threshold, and the ring leaves a token if the sleeper has missed the flag at T2. A stop happens once, so it need not
-//! spare a wake-up.
+//! A stop first sets `is_closing`, and then rings, whatever the threshold is. A sleeper that has missed the flag at T2 finds the
+//! token of this ring. A stop happens once, so it need not spare a wake-up.
 //!
 //! ## Drivers
 //!

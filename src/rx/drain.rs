@@ -53,7 +53,8 @@ use crate::{DueTask, PanicHook};
 /// How many tasks a drain runs before it lets other workers have the thread.
 const BATCH: usize = 64;
 
-/// No drain holds the call that has handed it over for longer than this and a batch (DRAIN-2).
+/// By one clock, no drain holds the call that has handed it over for longer than this and a batch. If clocks come one after the
+/// other, that is twice as long at most (DRAIN-2).
 const LONGEST_INLINE: Duration = Duration::from_millis(100);
 
 /// A call runs drains of so many clocks. One of yet another clock waits for its timer: tasks that each bring a new clock would

@@ -54,8 +54,8 @@ impl ExecutorScheduler {
     /// then also the tasks without a delay that have come meanwhile.
     ///
     /// A call that runs its task also runs what other threads and other inline workers bring in the meantime. If they never stop, it
-    /// returns after about 100 ms (by the clock of each worker, and at the end of a batch of 64 tasks), and the scheduler's tick
-    /// thread goes on.
+    /// returns after about 100 ms (by the clock of each worker, 200 ms if they have several, and at the end of a batch of 64 tasks),
+    /// and the scheduler's tick thread goes on.
     pub fn new(executor: impl Executor, scheduler: &Scheduler) -> ExecutorScheduler {
         ExecutorScheduler::over(executor, scheduler.clone())
     }

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Barrier, Mutex, mpsc};
+use std::sync::{Arc, Barrier, Mutex, OnceLock, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use crate::common::told::Poller;
 use crate::common::{PATIENCE, driven, until};
 use tickwheel::{
     CloseError, DueTask, Executor, Inline, Observer, PendingTask, Period, Rejected, ScheduleError,
-    Scheduler, ThreadPool,
+    Scheduler, ThreadPool, WeakScheduler,
 };
 
 const MILLI: Duration = Duration::from_millis(1);
@@ -701,4 +701,36 @@ fn s20_a_driver_s_close_waits_for_the_thread_that_ends_its_scheduler() {
         });
         assert_eq!(leftovers.len(), TASKS);
     }
+}
+
+/// Code that runs in the last turn asks for the end, too, when it has come already.
+#[test]
+fn s20_a_wait_inside_of_the_last_turn_takes_nothing_from_another_caller() {
+    struct Asks(Arc<OnceLock<WeakScheduler>>);
+    impl Observer for Asks {
+        fn stopped(&self, _leftovers: usize) {
+            let scheduler = self.0.get().and_then(WeakScheduler::upgrade);
+            drop(scheduler.expect("it is held").stop().wait());
+        }
+    }
+    let me = Arc::new(OnceLock::new());
+    let builder = Scheduler::builder().observer(Asks(Arc::clone(&me)));
+    let (scheduler, _driver) = builder.build_driven().expect("good settings");
+    assert!(me.set(scheduler.downgrade()).is_ok());
+    scheduler.schedule_once(HOUR, || ()).expect("open");
+    assert_eq!(scheduler.stop().wait().len(), 1);
+}
+
+/// They are sorted by the deadlines that they tell, also when they were moved between the end and the call that takes them.
+#[test]
+fn s20_s28_a_leftover_tells_the_deadline_by_which_it_was_sorted_also_when_it_is_over() {
+    let (scheduler, _driver) = driven();
+    let [first, second] =
+        [1, 2].map(|delay| scheduler.schedule_once(SECOND * delay, || ()).expect("open"));
+    let stopping = scheduler.stop();
+    assert!(first.reset_at(scheduler.now() + SECOND * 3));
+    let tasks: Vec<_> = stopping.wait().into_iter().collect();
+    assert!(first.cancel() && second.cancel());
+    let remaining = tasks.iter().map(|task| task.remaining().as_secs());
+    assert_eq!(remaining.collect::<Vec<_>>(), [2, 3]);
 }

@@ -52,8 +52,9 @@ use crate::platform::sync::{AtomicU64, Mutex, Ordering, lock};
 const BLOCKS_AHEAD: u64 = 2048;
 
 /// A writer that is more than so many blocks (32,768 records) ahead wakes the tick thread even if nothing is due soon. That
-/// bounds what lies in the lanes, most of which may be cancelled by then. With half as many, the wake-ups were one schedule in 16,384, and with the
-/// interrupts of the system more than one in 10,000: p99.99 of a schedule was 8.3 us and not 2.4 (W12, medians of 15).
+/// bounds what lies in the lanes, most of which may be cancelled by then. With half as many, and a wake-up for each so many, one
+/// schedule in 16,384 rang, and with the interrupts of the system more than one in 10,000 took long: p99.99 of a schedule was
+/// 8.3 us and not 2.4 (W12, medians of 15).
 const BLOCKS_ASLEEP: u64 = 256;
 
 /// A writer that takes so many nanoseconds to fill a block is no flood.
