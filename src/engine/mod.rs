@@ -91,9 +91,9 @@ pub(crate) enum Next {
 /// The engine of one scheduler.
 pub(crate) struct Engine {
     pub(crate) shared: Arc<Shared>,
-    /// The time at which the turn began. If the clock has panicked then, it is that of the turn before (S17).
+    /// The last reading of the clock. If the clock has panicked then, it is the one before (S17).
     now: Moment,
-    /// The clock has panicked at the beginning of the last turn.
+    /// The clock has panicked when it was read last.
     pub(crate) is_blind: bool,
     /// `None` once the scheduler has ended.
     executor: Option<Arc<NumberedExecutor>>,
@@ -162,23 +162,24 @@ impl Engine {
         }
     }
 
-    /// Returns the cut of a turn that begins now: see [`intake`].
-    pub(crate) fn cut(&self) -> u64 {
-        self.shared.intake.cut(self.shared.try_now().unwrap_or(self.now).0)
+    /// Reads the clock for the next turn, so that every step of it agrees on what is due. Returns the cut of that turn: see
+    /// [`intake`].
+    pub(crate) fn read_clock(&mut self) -> u64 {
+        let now = self.shared.try_now();
+        self.is_blind = now.is_none();
+        self.now = now.unwrap_or(self.now);
+        self.shared.intake.cut(self.now.0)
     }
 
     /// Does what is due of what was scheduled before the cut, or a bounded share of it. Returns when to turn again. The
-    /// caller has marked its thread by a [`TurningMark`](this_thread::TurningMark): also a shutdown runs observers and drops
-    /// closures, which must not wait for this engine.
+    /// caller has [read the clock](Engine::read_clock) and has marked its thread by a
+    /// [`TurningMark`](this_thread::TurningMark): also a shutdown runs observers and drops closures, which must not wait for
+    /// this engine.
     pub(crate) fn turn(&mut self, cut: u64) -> Next {
         if self.shared.is_closing() {
             self.shut_down();
             return Next::Ended;
         }
-        // Read once for the whole turn, so that every step agrees on what is due.
-        let now = self.shared.try_now();
-        self.is_blind = now.is_none();
-        self.now = now.unwrap_or(self.now);
         let taken_in = self.take_in(cut);
         if !self.shared.has_a_thread && self.reader.is_behind(cut) {
             return Next::Again; // what has not been taken in may be due first (S3)

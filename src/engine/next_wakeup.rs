@@ -118,7 +118,7 @@ impl Engine {
         if self.shared.is_closing() {
             return None;
         }
-        let cut = self.cut();
+        let cut = self.read_clock();
         loop {
             self.take_in(cut);
             if !self.reader.is_behind(cut) {
@@ -163,7 +163,8 @@ impl Engine {
         // It is taken in anyway, by thousands at once. A thread that got up for each task instead took 80 ns a task
         // instead of 35.
         let due = self.ready.len();
-        self.take_in(self.cut());
+        let cut = self.read_clock();
+        self.take_in(cut);
         // What is left was seen by this look, so it may have been published before the arming, without a ring, whatever its
         // stamp. That is little: what has come in since the cut was read. The next turn takes it.
         let is_due = self.ready.len() > due || self.earliest < threshold;

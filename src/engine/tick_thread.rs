@@ -30,7 +30,7 @@ fn turn_until_the_end(mut engine: Engine, sleeper: &Sleeper) {
     // Observers and clocks run on the tick thread between the turns, too (S21).
     let _mark = TurningMark::new(engine.shared.id);
     let turn = || loop {
-        let cut = engine.cut();
+        let cut = engine.read_clock();
         match engine.turn(cut) {
             Next::Again => {}
             Next::At(at) => sleep(&mut engine, sleeper, at),

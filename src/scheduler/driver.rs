@@ -91,10 +91,10 @@ impl EngineCell {
 /// Turns the engine until every task has been handed over that is due and was scheduled before this call.
 fn turn_until_done(engine: &mut Engine) -> Next {
     // One cut for all turns, so a task that schedules another one without a delay does not keep the caller here.
-    let cut = engine.cut();
+    let cut = engine.read_clock();
     loop {
         match engine.turn(cut) {
-            Next::Again => {}
+            Next::Again => _ = engine.read_clock(),
             next => return next,
         }
     }

@@ -12,6 +12,7 @@
 //! Linux has a [`KernelTimer`] too, for sleeps that count the time in which the machine was suspended. A sleeper makes its
 //! timer for the first sleep that takes one.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 #[cfg_attr(any(target_os = "linux", target_os = "android"), path = "linux.rs")]
@@ -44,9 +45,15 @@ pub(crate) fn boot_time() -> Option<Duration> {
     now
 }
 
-/// Makes the sleeps of the calling thread end on time.
+thread_local! {
+    /// The thread has called [`wake_on_time`].
+    static IS_ON_TIME: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Makes all sleeps of the calling thread end on time.
 pub(crate) fn wake_on_time() {
     system::set_slack(1);
+    IS_ON_TIME.set(true);
 }
 
 /// Sets Linux's usual timer slack. A thread that was started by one which is woken on time has inherited that.
@@ -55,13 +62,13 @@ pub(crate) fn wake_as_usual() {
 }
 
 /// Makes one sleep, which does not unwind, end on time, and then restores the timer slack of the thread. That takes up to
-/// three system calls; a sleep costs a hundred times as much.
+/// three system calls, and none on a thread that is woken on time anyway.
 pub(crate) fn on_time<T>(sleep: impl FnOnce() -> T) -> T {
-    let usual = system::slack();
+    let usual = if IS_ON_TIME.get() { 0 } else { system::slack() };
     if usual <= 1 {
         return sleep();
     }
-    wake_on_time();
+    system::set_slack(1);
     let slept = sleep();
     system::set_slack(usual);
     slept
