@@ -165,10 +165,12 @@ impl Engine {
     /// Reads the clock for the next turn, so that every step of it agrees on what is due. Returns the cut of that turn: see
     /// [`intake`].
     pub(crate) fn read_clock(&mut self) -> u64 {
+        // The count comes first, so that nothing before the cut was scheduled after the reading.
+        let count = self.shared.intake.count();
         let now = self.shared.try_now();
         self.is_blind = now.is_none();
         self.now = now.unwrap_or(self.now);
-        self.shared.intake.cut(self.now.0)
+        count.unwrap_or(self.now.0)
     }
 
     /// Does what is due of what was scheduled before the cut, or a bounded share of it. Returns when to turn again. The

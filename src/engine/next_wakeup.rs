@@ -112,13 +112,16 @@ impl Engine {
         Next::At(next.unwrap_or(Moment::NEVER))
     }
 
-    /// Returns the earliest deadline of what is pending and was not handed over. Returns `None` if there is none, or if it
-    /// never comes. It takes in what there is.
-    pub(crate) fn first_deadline(&mut self) -> Option<Moment> {
+    /// Returns the earliest deadline of what is pending and was not handed over, or [`Moment::NEVER`] if there is none. It takes
+    /// in what there is. If the clock panics, it does not know what that is, and returns [`Next::Again`].
+    pub(crate) fn first_deadline(&mut self) -> Next {
         if self.shared.is_closing() {
-            return None;
+            return Next::At(Moment::NEVER);
         }
         let cut = self.read_clock();
+        if self.is_blind {
+            return Next::Again;
+        }
         loop {
             self.take_in(cut);
             if !self.reader.is_behind(cut) {
@@ -134,8 +137,8 @@ impl Engine {
             let first = self.wheel.first(usize::MAX, |entry| is_valid(*entry)).map(Moment);
             let refused = self.retries.first_refused(is_valid);
             if moved.is_empty() {
-                let first = [first, self.ready.next(), refused];
-                return first.into_iter().flatten().min().filter(|first| *first != Moment::NEVER);
+                let first = [first, self.ready.next(), refused].into_iter().flatten().min();
+                return Next::At(first.unwrap_or(Moment::NEVER));
             }
             moved.into_iter().for_each(|entry| self.file_again(entry));
         }

@@ -15,12 +15,12 @@ pub(crate) type Run = (SchedulerId, TaskKey);
 struct Here {
     /// The innermost task.
     run: Cell<Option<Run>>,
-    /// It, or one around it, has polled the end of a scheduler.
-    has_polled: Cell<bool>,
+    /// How many of the tasks, from the outermost on, count as waiting because one of them has polled the end of a scheduler.
+    polled: Cell<usize>,
 }
 
 thread_local! {
-    static HERE: Here = const { Here { run: Cell::new(None), has_polled: Cell::new(false) } };
+    static HERE: Here = const { Here { run: Cell::new(None), polled: Cell::new(0) } };
     /// The tasks that it runs around that one, and the engines that it turns. A turn has no task.
     static OUTER: RefCell<Vec<Run>> = const { RefCell::new(Vec::new()) };
 }
@@ -44,11 +44,10 @@ pub(crate) fn enter_run(scheduler: SchedulerId, key: TaskKey) -> Option<Run> {
 #[inline]
 pub(crate) fn leave_run(outer: Option<Run>) {
     HERE.with(|here| {
-        let run = here.run.replace(outer);
-        if here.has_polled.get() {
-            here.has_polled.set(outer.is_some());
-            waits_no_more(run);
+        if here.polled.get() > 0 {
+            waits_no_more();
         }
+        here.run.set(outer);
     });
     if outer.is_some() {
         let _ = OUTER.try_with(|runs| runs.borrow_mut().pop());
@@ -96,30 +95,33 @@ pub(super) fn while_waiting<R>(wait: impl FnOnce() -> R) -> R {
     let runs = all_runs();
     lock(&WAITING).extend(&runs);
     let result = wait();
-    let mut waiting = lock(&WAITING);
-    for run in &runs {
-        let at = waiting.iter().position(|waits| waits == run);
-        at.map(|at| waiting.swap_remove(at));
-    }
+    runs.into_iter().for_each(forget);
     result
+}
+
+/// Takes one note of this run back. The next run of the same series may have one of its own by now.
+fn forget(run: TaskKey) {
+    let mut waiting = lock(&WAITING);
+    let at = waiting.iter().position(|waits| *waits == run);
+    at.map(|at| waiting.swap_remove(at));
 }
 
 /// Counts the runs of a thread that polls as waiting from now on.
 pub(super) fn waits_from_now_on() {
+    // Nobody tells when a future is dropped, or for how long it waits. So its runs count as waiting until they are over.
     let runs = all_runs();
-    if !runs.is_empty() {
-        let mut waiting = lock(&WAITING);
-        // Nobody tells when a future is dropped, or for how long it waits. So its runs count as waiting until they are
-        // over.
-        waiting.retain(|run| !runs.contains(run));
-        waiting.extend(&runs);
-        HERE.with(|here| here.has_polled.set(true));
-    }
+    let polled = HERE.with(|here| here.polled.replace(runs.len()));
+    lock(&WAITING).extend(runs.iter().skip(polled));
 }
 
+/// The innermost run ends, and some run of this thread has polled.
 #[cold]
-fn waits_no_more(run: Option<Run>) {
-    lock(&WAITING).retain(|waits| run.is_none_or(|(_, key)| *waits != key));
+fn waits_no_more() {
+    let runs = all_runs();
+    if HERE.with(|here| here.polled.get()) == runs.len() {
+        HERE.with(|here| here.polled.set(runs.len() - 1));
+        runs.last().into_iter().for_each(|run| forget(*run));
+    }
 }
 
 /// Returns true if the calling thread has to wait for this run.
@@ -157,4 +159,45 @@ pub(crate) fn is_turning() -> bool {
 pub(super) fn is_any_turn(is_meant: impl Fn(SchedulerId) -> bool) -> bool {
     let is_one = |(here, key): &Run| *key == TaskKey::NONE && is_meant(*here);
     OUTER.try_with(|runs| runs.borrow().iter().any(is_one)).unwrap_or(false)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    /// A series may run again before the thread of the run before has noted its end.
+    #[test]
+    fn s29_the_end_of_a_run_takes_no_note_of_the_next_run_back() {
+        let key = |slot| TaskKey::new(slot, u32::MAX - 2); // of no task
+        let (series, other) = (key(1), key(2));
+        let is_waited_for = || {
+            let outer = enter_run(SchedulerId::FIRST, other);
+            let is_waited_for = holds_up(series);
+            leave_run(outer);
+            is_waited_for
+        };
+        let outer = enter_run(SchedulerId::FIRST, series);
+        waits_from_now_on();
+        waits_from_now_on();
+        let inner = enter_run(SchedulerId::FIRST, key(3));
+        leave_run(inner);
+        let (noted, ended) = (std::sync::Barrier::new(2), std::sync::Barrier::new(2));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let outer = enter_run(SchedulerId::FIRST, series);
+                while_waiting(|| {
+                    noted.wait();
+                    ended.wait();
+                });
+                leave_run(outer);
+            });
+            noted.wait();
+            leave_run(outer);
+            assert!(!is_waited_for(), "the next run waits itself");
+            ended.wait();
+        });
+        assert!(is_waited_for() && !lock(&WAITING).iter().any(|waits| *waits == series));
+    }
 }

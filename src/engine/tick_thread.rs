@@ -47,7 +47,7 @@ fn turn_until_the_end(mut engine: Engine, sleeper: &Sleeper) {
 
 /// Sleeps until then, unless what has come in since the turn cannot wait.
 fn sleep(engine: &mut Engine, sleeper: &Sleeper, until: Moment) {
-    // The clock has panicked in the turn, so nothing is known about when to wake. A stop ends the nap, because the sleeper
+    // The clock has panicked before the turn, so nothing is known about when to wake. A stop ends the nap, because the sleeper
     // keeps the token of its ring.
     if engine.is_blind {
         return sleeper.sleep_for(NAP);

@@ -26,7 +26,7 @@
 //!   call, and leaves alone what waits for the drain below it: each takes from `WAITING` only what has come since it began.
 //! - A drain that reaches a thread in any other way, for example from an executor's queue in a nested loop of a
 //!   task, runs at once. It does not wait for an inline drain below it on the stack, because a task there may wait for
-//!   it.
+//!   it. If that goes on, [`DEEPEST`] bounds the stack: then what it brings waits for the nearest inline drain.
 //! - DRAIN-3 An executor that finishes takes no more drains, but what the queue has accepted is to run. So if the thread
 //!   that hands a drain over is the executor's own, the drain stays there and runs the queue to its end. After each batch
 //!   it is offered again, because the executor may have been stopped at once in the meantime. The queue is closed by
@@ -61,6 +61,10 @@ const LONGEST_INLINE: Duration = Duration::from_millis(100);
 /// go on for ever (DRAIN-2).
 const MAX_CLOCKS: usize = 1024;
 
+/// So many outermost inline drains may be on a stack. Each of them may run a drain as a task: that of a worker whose executor
+/// is another worker (DRAIN-2).
+const DEEPEST: usize = 4;
+
 /// What becomes of a drain that an executor runs in the call that hands it over.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum InCall {
@@ -81,6 +85,8 @@ pub(super) struct ThreadState {
     /// An executor on this thread is being handed a drain, and no drain runs above that call.
     hands_over: bool,
     in_call: InCall,
+    /// How many outermost inline drains are on the stack.
+    depth: usize,
 }
 
 impl ThreadState {
@@ -92,7 +98,7 @@ impl ThreadState {
 
 thread_local! {
     static STATE: Cell<ThreadState> =
-        const { Cell::new(ThreadState { is_draining: false, hands_over: false, in_call: InCall::Runs }) };
+        const { Cell::new(ThreadState { is_draining: false, hands_over: false, in_call: InCall::Runs, depth: 0 }) };
     /// The drains that wait for the outermost inline drain of this thread (DRAIN-2).
     static WAITING: RefCell<Waiting> = const { RefCell::new(VecDeque::new()) };
 }
@@ -227,13 +233,14 @@ impl SerialQueue {
     fn drain(self: Arc<Self>) {
         let before = this_thread();
         let below = if before.hands_over { waiting() } else { None };
-        if below.is_some() && before.is_inline() {
+        if below.is_some() && (before.is_inline() || before.depth == DEEPEST) {
             return WAITING.with(|drains| drains.borrow_mut().push_back(self)); // does not nest
         } else if before.hands_over && before.in_call == InCall::WaitsForTimer {
             return self.wait(Duration::ZERO, true);
         }
         let in_call = if below.is_some() { InCall::Waits } else { InCall::Runs };
-        with_state(ThreadState { is_draining: true, hands_over: false, in_call }, || {
+        let depth = before.depth + usize::from(below.is_some());
+        with_state(ThreadState { is_draining: true, hands_over: false, in_call, depth }, || {
             let (mut next, mut clocks) = (Some(self), Vec::new());
             while let Some(queue) = next {
                 // The panics of tasks are caught in there. This is for destructors that run with the queue's last owner.

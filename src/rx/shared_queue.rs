@@ -31,7 +31,7 @@ use super::drain;
 use super::worker::TaskQueue;
 use crate::backpressure::{Backpressure, PendingLimit};
 use crate::job::{AtomicPosition, Due, Next, Owner, Position, Ran};
-use crate::platform::panics::rest_blind;
+use crate::platform::panics::{quietly, rest_blind};
 use crate::platform::sync::lock_std;
 use crate::pool::DelayedWorkQueue;
 use crate::wheel::WheelKey;
@@ -106,7 +106,7 @@ impl SharedQueue {
     /// Runs all tasks on the calling thread, unless another one does so, and waits for those that are delayed.
     fn run_here(&self) {
         while !self.has_drain.swap(true, Ordering::Acquire) {
-            drain(&self.tasks);
+            drain::with_a_drain(|| drain(&self.tasks));
             self.has_drain.store(false, Ordering::Release);
             if self.tasks.is_empty() {
                 return;
@@ -125,6 +125,7 @@ impl Drop for SharedQueue {
 fn drain(tasks: &Tasks) {
     while let Some((job, member)) = tasks.take() {
         member.run(&job);
+        quietly(|| drop((job, member))); // the worker's last owner drops a user's hook
     }
 }
 

@@ -256,10 +256,12 @@ impl Driver {
     pub fn next_deadline(&self) -> Option<Instant> {
         let first = self.cell.with_engine(Engine::first_deadline);
         self.end_if_stopped();
-        // Another call has the engine, or this is one of its tasks. The pending tasks are not known, so the caller
-        // looks again at once.
-        let Some(first) = first else { return Some(self.reading()) };
-        first.map(|first| self.shared.watch.timeline.instant(first))
+        match first {
+            Some(Next::At(first)) => self.shared.watch.timeline.instant_if_any(first),
+            // Another call has the engine, this is one of its tasks, or the clock has panicked. The pending tasks are not known,
+            // so the caller looks again at once.
+            _ => Some(self.reading()),
+        }
     }
 
     /// Moves the clock to this instant. Returns false if the clock cannot be moved.
@@ -267,11 +269,12 @@ impl Driver {
         self.ask_clock(|clock| clock.advance_to(instant))
     }
 
-    /// Sleeps until this instant, or for a tick at most.
+    /// Sleeps until this instant, or for a tick at most, or a millisecond.
     pub(super) fn sleep_towards(&self, instant: Instant, sleeper: &Sleeper) {
-        // Another thread may schedule a task in the meantime that is due earlier, and nothing wakes this sleep for it.
+        // Another thread may schedule a task in the meantime that is due earlier, perhaps at once, and nothing wakes this sleep
+        // for it.
         let tick = Duration::from_nanos(self.shared.watch.timeline.tick.get());
-        let step = after(self.reading(), tick).min(instant);
+        let step = after(self.reading(), tick.min(Duration::from_millis(1))).min(instant);
         self.ask_clock(|clock| clock.sleep(sleeper, Some(step)));
     }
 

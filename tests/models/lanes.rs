@@ -61,7 +61,7 @@ fn pushes_are_seen_or_signalled(most: usize) {
         thread::spawn(move || {
             let (mut reader, mut taken) = (IntakeReader::default(), Vec::new());
             for _ in 0..2 {
-                let cut = intake.cut(0);
+                let cut = intake.count().expect("it counts");
                 reader.take(&intake, cut, most, |record, _| taken.push(record.entry.name));
             }
             (reader, taken)
@@ -74,7 +74,7 @@ fn pushes_are_seen_or_signalled(most: usize) {
         if !reader.has_more(&intake) {
             break;
         }
-        let cut = intake.cut(0);
+        let cut = intake.count().expect("it counts");
         reader.take(&intake, cut, most, |record, _| taken.push(record.entry.name));
     }
     taken.sort_unstable();
@@ -105,11 +105,15 @@ fn models_a_lane_that_is_open_is_listed_once() {
         push(1);
         push(2);
         let (mut reader, mut taken) = (IntakeReader::default(), Vec::new());
-        reader.take(&intake, intake.cut(0), 1, |record, _| taken.push(record.entry.name));
+        reader.take(&intake, intake.count().expect("it counts"), 1, |record, _| {
+            taken.push(record.entry.name)
+        });
         let reading = {
             let intake = Arc::clone(&intake);
             thread::spawn(move || {
-                reader.take(&intake, intake.cut(0), 1, |record, _| taken.push(record.entry.name));
+                reader.take(&intake, intake.count().expect("it counts"), 1, |record, _| {
+                    taken.push(record.entry.name)
+                });
                 (reader, taken)
             })
         };
@@ -117,7 +121,9 @@ fn models_a_lane_that_is_open_is_listed_once() {
         push(4);
         let (mut reader, mut taken) = reading.join().unwrap();
         while reader.has_more(&intake) {
-            reader.take(&intake, intake.cut(0), 1, |record, _| taken.push(record.entry.name));
+            reader.take(&intake, intake.count().expect("it counts"), 1, |record, _| {
+                taken.push(record.entry.name)
+            });
         }
         assert_eq!(taken, [1, 2, 3, 4]);
     });
@@ -151,7 +157,7 @@ fn models_no_record_comes_before_what_was_scheduled_before_it() {
             let intake = Arc::clone(&intake);
             thread::spawn(move || {
                 let (mut reader, mut names) = (IntakeReader::default(), Vec::new());
-                let cut = intake.cut(0);
+                let cut = intake.count().expect("it counts");
                 reader.take(&intake, cut, usize::MAX, |record, _| names.push(record.entry.name));
                 let is_alone = names.contains(&2) && !names.contains(&1);
                 assert!(!is_alone, "the later one has come without the earlier one");

@@ -562,6 +562,25 @@ fn a_trampoline_waits_for_what_is_delayed() {
     assert!(start.elapsed() >= ms(15) && worker.pending() == 0);
 }
 
+/// It may be what the other worker waits for.
+#[test]
+fn a_task_on_a_trampoline_is_never_held_back() {
+    let (timers, _driver) = Scheduler::builder().build_driven().expect("good");
+    let kept: Arc<Mutex<Vec<DueTask>>> = Arc::default();
+    let keeps = Arc::clone(&kept);
+    let executor = move |task| keeps.lock().expect("no panic").push(task);
+    let never_runs = ExecutorScheduler::new(executor, &timers).worker();
+    let (full, start) = (never_runs.clone(), Instant::now());
+    TrampolineScheduler::new().worker().schedule(move || {
+        (0..(1 << 16) + 50).for_each(|_| _ = full.schedule(|| ()));
+    });
+    // Held back, each of the last fifty would take 100 ms.
+    assert!(start.elapsed() < 3 * SECOND, "{:?}", start.elapsed());
+    assert_eq!(never_runs.pending(), (1 << 16) + 50);
+    never_runs.dispose();
+    kept.lock().expect("no panic").clear();
+}
+
 #[test]
 fn a_caller_that_waits_out_a_delay_is_freed_by_a_cancel_and_by_a_dispose() {
     for is_disposed in [false, true] {

@@ -261,6 +261,27 @@ fn a_chain_of_workers_on_inline_keeps_a_flat_stack() {
     thread.expect("a thread").join().expect("no panic");
 }
 
+/// The executor of each is an inline worker, so its drain is a task of that one.
+#[test]
+fn a_chain_of_workers_on_inline_workers_keeps_a_flat_stack() {
+    fn link(rest: &Arc<Vec<Worker>>, at: usize) {
+        let chain = Arc::clone(rest);
+        if let Some(worker) = rest.get(at) {
+            worker.schedule(move || link(&chain, at + 1));
+        }
+    }
+    let (timers, _driver) = Scheduler::builder().build_driven().expect("good");
+    let inline = ExecutorScheduler::new(Inline, &timers);
+    let small = thread::Builder::new().stack_size(256 << 10);
+    let thread = small.spawn(move || {
+        let pair = |_| ExecutorScheduler::new(inline.worker(), &timers).worker();
+        let chain = Arc::new((0..20_000).map(pair).collect::<Vec<_>>());
+        link(&chain, 0);
+        assert!(chain.iter().all(|worker| worker.pending() == 0), "before the first call returns");
+    });
+    thread.expect("a thread").join().expect("no panic");
+}
+
 /// Two workers that never run empty on one thread leave turns to the others, and give the thread back to its owner.
 #[test]
 fn workers_on_inline_take_turns() {

@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 
 use tickwheel::{
     BootClock, Clock, Inline, ManualClock, Observer, Precision, Scheduler, Sleeper, SystemClock,
+    TaskPanic,
 };
 
 use crate::common::told::Poller;
-use crate::common::{PATIENCE, Random, count, driven, spin_until, until};
+use crate::common::{PATIENCE, Random, count, driven, silence, spin_until, until};
 
 const MILLI: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -233,6 +234,50 @@ fn s04_s05_at_the_end_of_the_range_what_has_passed_is_due_and_the_rest_is_never(
         assert_eq!((scheduler.pending(), driver.turn()), (2, None), "never does not come");
         assert!(never.cancel() && far.cancel());
     }
+}
+
+/// A clock that a test sets, whose readings are the stamps. It panics while it has nothing to tell.
+#[derive(Clone)]
+struct Told(Arc<Mutex<Option<Instant>>>);
+
+impl Clock for Told {
+    fn now(&self) -> Instant {
+        let told = *self.0.lock().expect("no panic with the lock held");
+        told.expect("on purpose")
+    }
+
+    fn sleep(&self, _sleeper: &Sleeper, _until: Option<Instant>) {}
+
+    fn tells_calls_apart(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn s04_s05_what_is_due_at_the_end_of_the_range_runs_also_if_readings_are_stamps() {
+    let clock = Told(Arc::new(Mutex::new(Some(Instant::now()))));
+    let builder = Scheduler::builder().clock(clock.clone()).executor(Inline);
+    let (scheduler, driver) = builder.build_driven().expect("good settings");
+    *clock.0.lock().expect("whole") = scheduler.now().checked_add(YEAR * 600);
+    let log = Log::new(&scheduler);
+    scheduler.schedule_once(Duration::ZERO, log.task(1)).expect("open");
+    assert_eq!((driver.turn(), log.names()), (None, vec![1]));
+}
+
+#[test]
+fn s17_a_clock_that_panics_leaves_the_next_deadline_unknown() {
+    silence();
+    let start = Instant::now();
+    let clock = Told(Arc::new(Mutex::new(Some(start))));
+    // It has an answer again when the panic is reported. Without one the driver would panic too.
+    let told = clock.clone();
+    let tells = move |_: TaskPanic<'_>| *told.0.lock().expect("whole") = Some(start + SECOND);
+    let (scheduler, driver) =
+        Scheduler::builder().clock(clock.clone()).on_panic(tells).build_driven().expect("good");
+    scheduler.schedule_once(HOUR, || ()).expect("open");
+    *clock.0.lock().expect("whole") = None;
+    assert_eq!(driver.next_deadline(), Some(start + SECOND), "the caller looks again at once");
+    assert_eq!(driver.next_deadline(), Some(start + HOUR));
 }
 
 #[test]
@@ -517,6 +562,22 @@ fn a_driver_on_the_system_clock_waits_for_it() {
     scheduler.schedule_once(MILLI * 10, || ()).expect("open");
     assert_eq!(driver.advance(MILLI * 20), 1);
     assert!(start.elapsed() >= MILLI * 20);
+}
+
+#[test]
+fn s05_a_zero_delay_from_another_thread_does_not_wait_for_the_tick_of_a_driver() {
+    let builder = Scheduler::builder().clock(SystemClock).executor(Inline).tick(HOUR);
+    let (scheduler, driver) = builder.build_driven().expect("good settings");
+    let (sender, receiver) = mpsc::channel();
+    let other = scheduler.clone();
+    thread::spawn(move || {
+        thread::sleep(MILLI * 50); // so that the driver is asleep, which is what this tests
+        let scheduled = Instant::now();
+        let task = move || sender.send(scheduled.elapsed()).expect("the receiver lives");
+        other.schedule_once(Duration::ZERO, task).expect("open");
+    });
+    assert_eq!(driver.advance(SECOND), 1);
+    assert!(receiver.try_recv().expect("it has run") < SECOND / 2);
 }
 
 #[test]

@@ -112,19 +112,16 @@ impl Intake {
     #[inline]
     pub(crate) fn stamp(&self, now: u64) -> u64 {
         match &self.count {
-            None => now.min(u64::MAX - 1), // the last cut of all lies behind it
-            // Release: pairs with the Acquire in `cut` (INTAKE-3).
+            None => now.min(u64::MAX - 2), // the cut of the last reading that there is lies behind it (TIME-3)
+            // Release: pairs with the Acquire in `count` (INTAKE-3).
             Some(count) => count.fetch_add(1, Ordering::Release),
         }
     }
 
-    /// Returns the cut of a turn that read the clock at `now`: what is stamped below it belongs to the turn.
-    pub(crate) fn cut(&self, now: u64) -> u64 {
-        match &self.count {
-            None => now,
-            // Acquire: pairs with the Release in `stamp` (INTAKE-3).
-            Some(count) => count.load(Ordering::Acquire),
-        }
+    /// Returns the cut of a turn: what is stamped below it belongs to the turn. `None` if the clock's reading is the cut.
+    pub(crate) fn count(&self) -> Option<u64> {
+        // Acquire: pairs with the Release in `stamp` (INTAKE-3).
+        self.count.as_ref().map(|count| count.load(Ordering::Acquire))
     }
 
     /// Returns the clock's reading of the last turn, for a caller that does without one of its own. It is never ahead
