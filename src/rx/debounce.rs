@@ -53,11 +53,7 @@ use crate::Schedule;
 ///   of the clock and an uncontended lock, and allocates nothing.
 ///
 /// `f` may call the callable. A callable that `f` owns keeps itself alive, as an [`Arc`] does that contains itself.
-#[doc(alias = "throttleWithTimeout")]
-#[doc(alias = "switch")]
-#[doc(alias = "auditTime")]
-#[doc(alias = "sample")]
-#[doc(alias = "throttleLast")]
+#[doc(alias("throttleWithTimeout", "switch", "auditTime", "sample", "throttleLast"))]
 pub fn debounce<T: Send + 'static>(
     schedule: impl Schedule + 'static,
     quiet: Duration,

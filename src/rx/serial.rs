@@ -405,12 +405,8 @@ impl Owner for SerialQueue {
 }
 
 impl TaskQueue for SerialQueue {
-    fn submit(
-        &self,
-        job: Entry,
-        name: &'static str,
-        deadline: Option<Instant>,
-    ) -> Result<(), ScheduleError> {
+    fn submit(&self, job: Entry, deadline: Option<Instant>) -> Result<(), ScheduleError> {
+        let delayed = deadline.map(|deadline| (deadline, job.name())); // it takes the job's lock (JOB-5)
         let mut state = self.state();
         if state.is_closed {
             return Err(ScheduleError::Closed);
@@ -419,7 +415,7 @@ impl TaskQueue for SerialQueue {
             return Err(ScheduleError::Full);
         }
         let is_too_long = self.pressure.is_over(state.incoming.len() as u64 + 1);
-        let taken = if let Some(deadline) = deadline {
+        let taken = if let Some((deadline, name)) = delayed {
             let wait = state.delayed.insert(job, deadline, Timer::InHand);
             drop(state);
             self.set_first_timer(wait, name)
@@ -489,7 +485,7 @@ mod tests {
     fn push(queue: &SerialQueue) -> Arc<impl Run<dyn TaskQueue>> {
         let owner: Weak<dyn TaskQueue> = Weak::clone(&queue.me) as Weak<dyn TaskQueue>;
         let job = Job::new(owner, Once::new(|| ()));
-        assert!(queue.submit(Arc::clone(&job) as Entry, "", None).is_ok());
+        assert!(queue.submit(Arc::clone(&job) as Entry, None).is_ok());
         job
     }
 

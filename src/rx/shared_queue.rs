@@ -211,12 +211,7 @@ impl Owner for Member {
 }
 
 impl TaskQueue for Member {
-    fn submit(
-        &self,
-        job: Entry,
-        _name: &'static str,
-        deadline: Option<Instant>,
-    ) -> Result<(), ScheduleError> {
+    fn submit(&self, job: Entry, deadline: Option<Instant>) -> Result<(), ScheduleError> {
         let now = self.now();
         let due = deadline.unwrap_or(now);
         if !self.limit.enter() {

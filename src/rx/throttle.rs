@@ -53,11 +53,7 @@ use crate::Schedule;
 ///   of the clock and an uncontended lock, and allocates nothing.
 ///
 /// `f` may call the callable. A callable that `f` owns keeps itself alive, as an [`Arc`] does that contains itself.
-#[doc(alias = "throttleLatest")]
-#[doc(alias = "sample")]
-#[doc(alias = "throttleLast")]
-#[doc(alias = "auditTime")]
-#[doc(alias = "rate limit")]
+#[doc(alias("throttleLatest", "sample", "throttleLast", "auditTime", "rate limit"))]
 pub fn throttle<T: Send + 'static>(
     schedule: impl Schedule + 'static,
     period: Duration,

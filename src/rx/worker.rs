@@ -22,15 +22,10 @@ use crate::{
 
 /// Where a worker's tasks wait: a queue of its own, a part of a shared one, or one that the caller's thread drains.
 pub(super) trait TaskQueue: Owner<AfterMove = Option<WheelKey>> {
-    /// Takes in a job of this name that waits, until a deadline if that has not come, or refuses it and leaves it alone.
+    /// Takes in a job that waits, until a deadline if that has not come, or refuses it and leaves it alone.
     /// If too many tasks are queued, holds the calling thread back for a while, so that they have time to run, unless
     /// another thread may wait for this one: it runs a task of a worker, or brings one of a scheduler.
-    fn submit(
-        &self,
-        job: Entry,
-        name: &'static str,
-        deadline: Option<Instant>,
-    ) -> Result<(), ScheduleError>;
+    fn submit(&self, job: Entry, deadline: Option<Instant>) -> Result<(), ScheduleError>;
 
     /// Cancels the tasks that have not started, and takes in no more.
     fn dispose(&self);
@@ -51,6 +46,9 @@ pub(super) trait TaskQueue: Owner<AfterMove = Option<WheelKey>> {
     /// Returns how many jobs wait, for their time or for their turn.
     fn pending(&self) -> usize;
 }
+
+/// What becomes of work: a handle, or the reason why it comes back.
+type Given<W> = Result<Cancellable, (ScheduleError, W)>;
 
 /// Runs tasks one at a time and in order, on the threads of an executor.
 ///
@@ -300,11 +298,7 @@ impl Worker {
     }
 
     /// Schedules work, in the contexts of the worker.
-    fn give<W: Work<Output = ()>>(
-        &self,
-        deadline: Option<Instant>,
-        work: W,
-    ) -> Result<Cancellable, (ScheduleError, W)> {
+    fn give<W: Work<Output = ()>>(&self, deadline: Option<Instant>, work: W) -> Given<W> {
         let Some(context) = &self.context else { return self.submit(deadline, work) };
         if let Some(reason) = self.queue.refusal() {
             return Err((reason, work)); // before a user's code runs in vain
@@ -320,15 +314,10 @@ impl Worker {
         given.map_err(|(reason, back)| (reason, back.work.expect("it has not run")))
     }
 
-    fn submit<W: Work<Output = ()>>(
-        &self,
-        deadline: Option<Instant>,
-        work: W,
-    ) -> Result<Cancellable, (ScheduleError, W)> {
-        let name = work.name();
+    fn submit<W: Work<Output = ()>>(&self, deadline: Option<Instant>, work: W) -> Given<W> {
         let job = Job::new(Weak::clone(&self.weak), work);
         let entry = Arc::clone(&job);
-        if let Err(reason) = self.queue.submit(entry, name, deadline) {
+        if let Err(reason) = self.queue.submit(entry, deadline) {
             if let Some(work) = job.take_back() {
                 return Err((reason, work));
             }

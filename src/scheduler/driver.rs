@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::clock::clocks::Clock;
 use crate::clock::parking::Sleeper;
+use crate::clock::tick::Moment;
 use crate::clock::timeline::{after, short_of_never};
 use crate::engine::shared::Shared;
 use crate::engine::termination::Leaver;
@@ -88,14 +89,16 @@ impl EngineCell {
     }
 }
 
-/// Turns the engine until every task has been handed over that is due and was scheduled before this call.
-fn turn_until_done(engine: &mut Engine) -> Next {
+/// Turns the engine until every task has been handed over that is due and was scheduled before this call. Returns when to turn
+/// again, or `None` if the scheduler has ended.
+fn turn_until_done(engine: &mut Engine) -> Option<Moment> {
     // One cut for all turns, so a task that schedules another one without a delay does not keep the caller here.
     let cut = engine.read_clock();
     loop {
         match engine.turn(cut) {
             Next::Again => _ = engine.read_clock(),
-            next => return next,
+            Next::At(at) => return Some(at),
+            Next::Ended => return None,
         }
     }
 }
@@ -166,11 +169,7 @@ impl Driver {
         let turn = |engine: &mut Engine| {
             // A thread that schedules during the turn need not ring: the turn, or the look at its end, finds its task.
             shared.bell.disarm();
-            let at = match turn_until_done(engine) {
-                Next::Ended => return Some(None),
-                Next::Again => return None,
-                Next::At(at) => at,
-            };
+            let Some(at) = turn_until_done(engine) else { return Some(None) };
             // Arm, and then look. A task that came in between the turn and the arming has not rung. If something is
             // there, of whatever deadline, the waker is rung, and the answer is the present. So a loop that trusts the
             // waker and a loop that trusts the answer are both right.
