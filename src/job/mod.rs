@@ -33,6 +33,7 @@
 //!   queue has given out, but that has not been claimed, counts as started. A loop's queue may still give out the job at
 //!   its old time. Then [`Place::is_due`] files it again when the job is claimed.
 
+mod layer;
 mod position;
 mod work;
 
@@ -46,6 +47,7 @@ use crate::platform::panics::{Payload, caught, discard};
 use crate::platform::sync::{AtomicBool, Mutex, Ordering, lock};
 use crate::{Cancel, PanicHook};
 
+pub(crate) use layer::{Given, Layer, Taken};
 pub(crate) use position::{AtomicPosition, Position};
 pub(crate) use work::{NamedOnce, Once, Plan, Series, Work, named};
 

@@ -41,7 +41,7 @@ use super::run_loop::Quit;
 use super::turn;
 use crate::backpressure::{Backpressure, Flow, PendingLimit};
 use crate::clock::epoch::Epoch;
-use crate::job::{AtomicPosition, Due, Job, Next, Owner, Place, Position, Run, Work};
+use crate::job::{AtomicPosition, Due, Job, Next, Owner, Place, Position, Run, Taken, Work};
 use crate::platform::impls::impl_debug;
 use crate::platform::sync::{AtomicBool, Mutex, MutexGuard, Ordering, lock};
 use crate::wake::SleepState;
@@ -224,7 +224,7 @@ impl Shared {
         nests: bool,
         origin: Origin,
         work: W,
-    ) -> Result<Cancellable, (ScheduleError, W)> {
+    ) -> Taken<W> {
         let job = Job::new(Arc::downgrade(self), work);
         let queued = Arc::clone(&job) as Arc<dyn Run<Shared>>;
         let refused = |reason| (reason, job.take_back().expect("no queue has it"));

@@ -19,9 +19,9 @@ use std::time::{Duration, Instant};
 
 use super::inbox::{Origin, Shared};
 use super::looper::NotBound;
-use super::runner::{Posted, TaskRunner};
+use super::runner::TaskRunner;
 use super::turn::{self, IdleKey, LoopCore};
-use crate::job::{NamedOnce, named};
+use crate::job::{Given, Layer, NamedOnce, named};
 use crate::platform::panics::caught;
 use crate::{Period, Repeat, ScheduleError, TryScheduleError};
 
@@ -69,7 +69,7 @@ impl LocalTaskRunner {
     /// # Errors
     ///
     /// As [`TaskRunner::post`]: `Closed` or `Full`, with the closure.
-    pub fn post<F: FnOnce() + 'static>(&self, f: F) -> Posted<F> {
+    pub fn post<F: FnOnce() + 'static>(&self, f: F) -> Given<F> {
         self.post_at_or_now(None, f)
     }
 
@@ -78,7 +78,7 @@ impl LocalTaskRunner {
     /// # Errors
     ///
     /// As [`post`](LocalTaskRunner::post).
-    pub fn post_delayed<F: FnOnce() + 'static>(&self, delay: Duration, f: F) -> Posted<F> {
+    pub fn post_delayed<F: FnOnce() + 'static>(&self, delay: Duration, f: F) -> Given<F> {
         self.post_at_or_now(self.core.shared.after(delay), f)
     }
 
@@ -87,7 +87,7 @@ impl LocalTaskRunner {
     /// # Errors
     ///
     /// As [`post`](LocalTaskRunner::post).
-    pub fn post_at<F: FnOnce() + 'static>(&self, at: Instant, f: F) -> Posted<F> {
+    pub fn post_at<F: FnOnce() + 'static>(&self, at: Instant, f: F) -> Given<F> {
         self.post_at_or_now(Some(at), f)
     }
 
@@ -129,10 +129,10 @@ impl LocalTaskRunner {
         initial: Duration,
         period: Period,
         f: F,
-    ) -> Posted<F> {
+    ) -> Given<F> {
         let name = type_name::<F>();
         let post = |ticket: Ticket<F>| {
-            self.core.shared.post_series(initial, period, name, move || ticket.call())
+            self.core.shared.take_series(initial, period, name, move || ticket.call())
         };
         self.keep_and_post(f, post)
     }
@@ -205,10 +205,10 @@ impl LocalTaskRunner {
         self.core.remove_idle_handler(key)
     }
 
-    fn post_at_or_now<F: FnOnce() + 'static>(&self, deadline: Option<Instant>, f: F) -> Posted<F> {
+    fn post_at_or_now<F: FnOnce() + 'static>(&self, deadline: Option<Instant>, f: F) -> Given<F> {
         let post = |ticket: Ticket<F>| {
             let task = move || ticket.redeem().into_iter().for_each(|f| f());
-            self.core.shared.post_named(deadline, type_name::<F>(), task)
+            self.core.shared.take_named(deadline, type_name::<F>(), task)
         };
         self.keep_and_post(f, post)
     }
@@ -216,8 +216,8 @@ impl LocalTaskRunner {
     fn keep_and_post<C: 'static, X>(
         &self,
         closure: C,
-        post: impl FnOnce(Ticket<C>) -> Posted<X>,
-    ) -> Posted<C> {
+        post: impl FnOnce(Ticket<C>) -> Given<X>,
+    ) -> Given<C> {
         if self.core.is_closed.get() {
             return Err(TryScheduleError::new(ScheduleError::Closed, closure));
         }

@@ -9,17 +9,12 @@ use super::local::LocalTaskRunner;
 use super::looper::NotBound;
 use super::run_loop::Quit;
 use super::turn;
-use crate::clock::repeat::unboxed;
-use crate::clock::timeline::after;
-use crate::job::{Once, Owner, Series, named};
+use crate::job::{Given, Layer, Once, Owner, Taken, Work};
 use crate::scheduler::schedule_boxes_by_name;
 use crate::{
-    Cancellable, DueTask, Executor, Period, Rejected, Repeat, RepeatingTask, Request, Schedule,
+    Cancellable, DueTask, Executor, Period, Rejected, RepeatingTask, Request, Schedule,
     ScheduleError, Task, TryScheduleError,
 };
-
-/// A handle, or the reason of a refusal and the closure.
-pub(super) type Posted<F> = Result<Cancellable, TryScheduleError<F>>;
 
 /// Posts tasks to a [`MessageLoop`](super::MessageLoop), from any thread.
 ///
@@ -66,7 +61,7 @@ impl TaskRunner {
     ///
     /// `Closed` if the loop was told to quit, or is gone. `Full` if as many tasks are pending as
     /// [`LoopBuilder::max_pending`](super::LoopBuilder::max_pending) allows. The closure comes back.
-    pub fn post<F: FnOnce() + Send + 'static>(&self, f: F) -> Posted<F> {
+    pub fn post<F: FnOnce() + Send + 'static>(&self, f: F) -> Given<F> {
         self.post_once(None, true, f)
     }
 
@@ -75,7 +70,7 @@ impl TaskRunner {
     /// # Errors
     ///
     /// As [`post`](TaskRunner::post).
-    pub fn post_delayed<F: FnOnce() + Send + 'static>(&self, delay: Duration, f: F) -> Posted<F> {
+    pub fn post_delayed<F: FnOnce() + Send + 'static>(&self, delay: Duration, f: F) -> Given<F> {
         self.post_once(self.shared.after(delay), true, f)
     }
 
@@ -85,7 +80,7 @@ impl TaskRunner {
     ///
     /// As [`post`](TaskRunner::post).
     #[doc(alias = "postAtTime")]
-    pub fn post_at<F: FnOnce() + Send + 'static>(&self, at: Instant, f: F) -> Posted<F> {
+    pub fn post_at<F: FnOnce() + Send + 'static>(&self, at: Instant, f: F) -> Given<F> {
         self.post_once(Some(at), true, f)
     }
 
@@ -96,7 +91,7 @@ impl TaskRunner {
     ///
     /// As [`post`](TaskRunner::post).
     #[doc(alias = "PostNonNestableTask")]
-    pub fn post_non_nestable<F: FnOnce() + Send + 'static>(&self, f: F) -> Posted<F> {
+    pub fn post_non_nestable<F: FnOnce() + Send + 'static>(&self, f: F) -> Given<F> {
         self.post_once(None, false, f)
     }
 
@@ -109,7 +104,7 @@ impl TaskRunner {
         &self,
         delay: Duration,
         f: F,
-    ) -> Posted<F> {
+    ) -> Given<F> {
         self.post_once(self.shared.after(delay), false, f)
     }
 
@@ -173,18 +168,8 @@ impl TaskRunner {
         deadline: Option<Instant>,
         nests: bool,
         f: F,
-    ) -> Posted<F> {
+    ) -> Given<F> {
         self.shared.post(deadline, nests, Origin::Program, Once::new(f)).map_err(Once::refused)
-    }
-
-    /// Drops a closure that was refused.
-    fn or_drop<F>(&self, posted: Posted<F>) -> Result<Cancellable, ScheduleError> {
-        posted.map_err(|refused| {
-            let reason = refused.reason();
-            // A destructor is a user's code.
-            self.shared.catch(|| drop(refused));
-            reason
-        })
     }
 
     // ----- the loop ------------------------------------------------------------------------
@@ -260,35 +245,19 @@ impl TaskRunner {
 }
 
 /// How both kinds of runners post.
-impl Shared {
-    /// Returns the deadline of a task that is to run after `delay`, or `None` for an immediate one. It is at most the
-    /// last instant of the clock.
-    pub(super) fn after(&self, delay: Duration) -> Option<Instant> {
-        (!delay.is_zero()).then(|| after(self.now(), delay))
+impl Layer for Arc<Shared> {
+    fn present(&self) -> Instant {
+        self.now()
     }
 
-    /// Posts a closure under the name of the one that it stands for.
-    pub(super) fn post_named<F: FnOnce() + Send + 'static>(
-        self: &Arc<Self>,
-        deadline: Option<Instant>,
-        name: &'static str,
-        task: F,
-    ) -> Posted<F> {
-        let posted = self.post(deadline, true, Origin::Program, named(name, task));
-        posted.map_err(|(reason, named)| TryScheduleError::new(reason, named.input))
+    fn take_in<W: Work<Output = ()>>(&self, deadline: Option<Instant>, work: W) -> Taken<W> {
+        self.post(deadline, true, Origin::Program, work)
     }
 
-    pub(super) fn post_series<R: Repeat, F: FnMut() -> R + Send + 'static>(
-        self: &Arc<Self>,
-        initial: Duration,
-        period: Period,
-        name: &'static str,
-        f: F,
-    ) -> Posted<F> {
-        let deadline = self.after(initial);
-        let due = deadline.unwrap_or_else(|| self.now());
-        let series = Series::new(name, due, period, f)?;
-        self.post(deadline, true, Origin::Program, series).map_err(Series::refused)
+    fn drop_refused<F>(&self, refused: TryScheduleError<F>) -> ScheduleError {
+        let reason = refused.reason();
+        self.catch(|| drop(refused)); // a destructor is a user's code
+        reason
     }
 }
 
@@ -304,14 +273,7 @@ impl Schedule for TaskRunner {
         name: &'static str,
         request: Request,
     ) -> Result<Cancellable, ScheduleError> {
-        let (deadline, task) = match request {
-            Request::After(delay, task) => (self.shared.after(delay), task),
-            Request::At(deadline, task) => (Some(deadline), task),
-            Request::Series(initial, period, task) => {
-                return self.or_drop(self.shared.post_series(initial, period, name, unboxed(task)));
-            }
-        };
-        self.or_drop(self.shared.post_named(deadline, name, task))
+        self.shared.take_request(name, request)
     }
 }
 

@@ -7,10 +7,9 @@ use std::time::{Duration, Instant};
 use super::builder::{PoolBuilder, ShutdownPolicy};
 use super::future::ScheduledFuture;
 use super::shared::{QueuedTask, Shared};
-use crate::clock::repeat::unboxed;
 use crate::clock::timeline::after;
 use crate::executor::deadlock::PoolThreads;
-use crate::job::{Next, Once, Owner, Series, named};
+use crate::job::{Layer, Next, Once, Owner, Series, Taken, Work};
 use crate::platform::impls::impl_debug;
 use crate::scheduler::schedule_boxes_by_name;
 use crate::{
@@ -255,19 +254,9 @@ impl ScheduledThreadPool {
         period: Period,
         f: F,
     ) -> Result<ScheduledFuture<()>, TryScheduleError<F>> {
-        self.repeat(initial, period, type_name::<F>(), f)
-    }
-
-    fn repeat<R: Repeat, F: FnMut() -> R + Send + 'static>(
-        &self,
-        initial: Duration,
-        period: Period,
-        name: &'static str,
-        f: F,
-    ) -> Result<ScheduledFuture<()>, TryScheduleError<F>> {
         let now = self.now();
         let due = after(now, initial);
-        let series = Series::new(name, due, period, f)?;
+        let series = Series::new(type_name::<F>(), due, period, f)?;
         let enqueued = self.shared().enqueue(now, due, true, series);
         Ok(ScheduledFuture::new(enqueued.map_err(Series::refused)?))
     }
@@ -361,17 +350,18 @@ impl Schedule for ScheduledThreadPool {
         name: &'static str,
         request: Request,
     ) -> Result<Cancellable, ScheduleError> {
-        let now = self.now();
-        let (deadline, task) = match request {
-            Request::After(delay, task) => (after(now, delay), task),
-            Request::At(deadline, task) => (deadline, task),
-            Request::Series(initial, period, task) => {
-                return Ok(self.repeat(initial, period, name, unboxed(task))?.handle());
-            }
-        };
-        let task = self.shared().enqueue(now, deadline, true, named(name, task));
-        task.map(Cancellable::from)
-            .map_err(|(reason, task)| TryScheduleError::new(reason, task).into())
+        self.take_request(name, request)
+    }
+}
+
+impl Layer for ScheduledThreadPool {
+    fn present(&self) -> Instant {
+        self.shared().now()
+    }
+
+    fn take_in<W: Work<Output = ()>>(&self, deadline: Option<Instant>, work: W) -> Taken<W> {
+        let now = self.present();
+        self.shared().enqueue(now, deadline.unwrap_or(now), true, work).map(Cancellable::from)
     }
 }
 

@@ -9,15 +9,13 @@ use super::context::{Capture, InContext, both};
 use super::delayed::Entry;
 use super::drain::with_a_drain;
 use super::scheduler::ExecutorScheduler;
-use super::timer::after;
-use crate::clock::repeat::unboxed;
-use crate::job::{Job, Once, Owner, Series, Work, named};
+use crate::job::{Given, Job, Layer, Once, Owner, Taken, Work};
 use crate::platform::impls::impl_debug;
 use crate::scheduler::schedule_boxes_by_name;
 use crate::wheel::WheelKey;
 use crate::{
     Cancellable, DueTask, Executor, Period, Rejected, Repeat, RepeatingTask, Request, Schedule,
-    ScheduleError, Task, TryScheduleError,
+    ScheduleError, Task,
 };
 
 /// Where a worker's tasks wait: a queue of its own, a part of a shared one, or one that the caller's thread drains.
@@ -46,9 +44,6 @@ pub(super) trait TaskQueue: Owner<AfterMove = Option<WheelKey>> {
     /// Returns how many jobs wait, for their time or for their turn.
     fn pending(&self) -> usize;
 }
-
-/// What becomes of work: a handle, or the reason why it comes back.
-type Given<W> = Result<Cancellable, (ScheduleError, W)>;
 
 /// Runs tasks one at a time and in order, on the threads of an executor.
 ///
@@ -215,10 +210,7 @@ impl Worker {
     /// assert_eq!(refused.reason(), ScheduleError::Closed);
     /// refused.into_task()();
     /// ```
-    pub fn try_schedule<F: FnOnce() + Send + 'static>(
-        &self,
-        f: F,
-    ) -> Result<Cancellable, TryScheduleError<F>> {
+    pub fn try_schedule<F: FnOnce() + Send + 'static>(&self, f: F) -> Given<F> {
         self.try_schedule_after(Duration::ZERO, f)
     }
 
@@ -247,8 +239,8 @@ impl Worker {
         &self,
         delay: Duration,
         f: F,
-    ) -> Result<Cancellable, TryScheduleError<F>> {
-        self.give(self.after(delay), Once::new(f)).map_err(Once::refused)
+    ) -> Given<F> {
+        self.take_in(self.after(delay), Once::new(f)).map_err(Once::refused)
     }
 
     /// Runs a task again and again, as the [`Period`] says, or gives it back in the error. A `Duration` is a period of a
@@ -276,45 +268,11 @@ impl Worker {
         initial: Duration,
         period: impl Into<Period>,
         f: F,
-    ) -> Result<Cancellable, TryScheduleError<F>> {
-        self.give_series(initial, period.into(), type_name::<F>(), f)
+    ) -> Given<F> {
+        self.take_series(initial, period.into(), type_name::<F>(), f)
     }
 
-    fn give_series<R: Repeat, F: FnMut() -> R + Send + 'static>(
-        &self,
-        initial: Duration,
-        period: Period,
-        name: &'static str,
-        f: F,
-    ) -> Result<Cancellable, TryScheduleError<F>> {
-        let deadline = self.after(initial);
-        let due = deadline.unwrap_or_else(|| self.queue.now());
-        self.give(deadline, Series::new(name, due, period, f)?).map_err(Series::refused)
-    }
-
-    /// Returns the deadline of a task that is to run after `delay`, or `None` if that is zero.
-    fn after(&self, delay: Duration) -> Option<Instant> {
-        (!delay.is_zero()).then(|| after(self.queue.now(), delay))
-    }
-
-    /// Schedules work, in the contexts of the worker.
-    fn give<W: Work<Output = ()>>(&self, deadline: Option<Instant>, work: W) -> Given<W> {
-        let Some(context) = &self.context else { return self.submit(deadline, work) };
-        if let Some(reason) = self.queue.refusal() {
-            return Err((reason, work)); // before a user's code runs in vain
-        }
-        let scope = match catch_unwind(AssertUnwindSafe(|| context())) {
-            Ok(scope) => scope,
-            Err(panic) => {
-                self.queue.hook().catch(None, || drop(work)); // a second panic while unwinding would abort
-                resume_unwind(panic)
-            }
-        };
-        let given = self.submit(deadline, InContext { scope, work: Some(work) });
-        given.map_err(|(reason, back)| (reason, back.work.expect("it has not run")))
-    }
-
-    fn submit<W: Work<Output = ()>>(&self, deadline: Option<Instant>, work: W) -> Given<W> {
+    fn submit<W: Work<Output = ()>>(&self, deadline: Option<Instant>, work: W) -> Taken<W> {
         let job = Job::new(Weak::clone(&self.weak), work);
         let entry = Arc::clone(&job);
         if let Err(reason) = self.queue.submit(entry, deadline) {
@@ -327,7 +285,7 @@ impl Worker {
     }
 
     /// Drops a closure that was refused.
-    fn or_cancelled<F>(&self, given: Result<Cancellable, TryScheduleError<F>>) -> Cancellable {
+    fn or_cancelled<F>(&self, given: Given<F>) -> Cancellable {
         given.unwrap_or_else(|refused| {
             self.queue.hook().catch(None, || drop(refused));
             Cancellable::already_cancelled()
@@ -362,6 +320,29 @@ impl Worker {
     }
 }
 
+impl Layer for Worker {
+    fn present(&self) -> Instant {
+        self.queue.now()
+    }
+
+    /// Schedules work, in the contexts of the worker.
+    fn take_in<W: Work<Output = ()>>(&self, deadline: Option<Instant>, work: W) -> Taken<W> {
+        let Some(context) = &self.context else { return self.submit(deadline, work) };
+        if let Some(reason) = self.queue.refusal() {
+            return Err((reason, work)); // before a user's code runs in vain
+        }
+        let scope = match catch_unwind(AssertUnwindSafe(|| context())) {
+            Ok(scope) => scope,
+            Err(panic) => {
+                self.queue.hook().catch(None, || drop(work)); // a second panic while unwinding would abort
+                resume_unwind(panic)
+            }
+        };
+        let given = self.submit(deadline, InContext { scope, work: Some(work) });
+        given.map_err(|(reason, back)| (reason, back.work.expect("it has not run")))
+    }
+}
+
 impl_debug!(Worker, self, pending: self.pending(), is_disposed: self.is_disposed());
 
 impl Schedule for Worker {
@@ -376,15 +357,11 @@ impl Schedule for Worker {
         name: &'static str,
         request: Request,
     ) -> Result<Cancellable, ScheduleError> {
-        let (deadline, task) = match request {
-            Request::After(delay, task) => (self.after(delay), task),
-            Request::At(deadline, task) => (Some(deadline).filter(|at| *at > self.now()), task),
-            Request::Series(initial, period, task) => {
-                return Ok(self.give_series(initial, period, name, unboxed(task))?);
-            }
+        let request = match request {
+            Request::At(at, task) if at <= self.now() => Request::After(Duration::ZERO, task),
+            other => other,
         };
-        let given = self.give(deadline, named(name, task));
-        given.map_err(|(reason, task)| TryScheduleError::new(reason, task).into())
+        self.take_request(name, request)
     }
 }
 
@@ -406,7 +383,7 @@ impl Executor for Worker {
     /// returns it when it is closed. A full worker refuses it for now, and the scheduler offers the task again. The
     /// calling thread is never held back, because most often it is a tick thread.
     fn execute(&self, task: DueTask) -> Result<(), Rejected> {
-        match with_a_drain(|| self.give(None, task)) {
+        match with_a_drain(|| self.take_in(None, task)) {
             Err((ScheduleError::Full, task)) => Err(Rejected::new(task)),
             Err((_, task)) => Err(match self.queue.finishes() {
                 Some(is_here) => Rejected::finishing(task, is_here),
