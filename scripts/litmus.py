@@ -22,7 +22,7 @@ sys.dont_write_bytecode = True  # it leaves nothing in the tree
 from litmus import selftest, small
 from litmus.memory import ACQ, ACQ_REL, NAMES, REL, RLX, SC, explore
 from litmus.protocols import (
-    close, doorbell, end, family, last_run, pump, ready_list, ready_sleep, signals,
+    close, doorbell, end, family, last_run, ready_list, ready_sleep, signals,
 )
 
 HOLDS, BREAKS = "holds", "breaks"
@@ -58,7 +58,6 @@ END = sizes(end, {"lookers": 2})
 REFILL = sizes(end, {"lookers": 2, "refills": True})
 LAST_RUN = sizes(last_run, {}, {"has_thread": True})
 LAST_RUN_CANCELLED = sizes(last_run, {"is_cancelled": True}, {"is_cancelled": True, "has_thread": True})
-PUMP = sizes(pump, {"wakers": 1}, {"wakers": 2})
 
 # What is weakened, and what comes of it. The first of each is as it is in the crate.
 PROTOCOLS = [
@@ -148,10 +147,6 @@ PROTOCOLS = [
         ({}, HOLDS),
         ({"last look": RLX}, BREAKS),
         ({"closing load": ACQ}, BREAKS),
-    ]),
-    ("pump", PUMP, [
-        ({}, HOLDS),
-        ({"sleeps blindly": True}, BREAKS),
     ]),
 ]
 SIGNALS_AS_LANDED = {"word or": RLX, "word swap": RLX}

@@ -770,9 +770,8 @@ MUTATIONS = [
     ("loop: what the last look brought is forgotten", "src/message_loop/turn.rs",
      "        if self.has_work() {\n            return true;",
      "        if false {\n            return true;", models("loops")),
-    ("loop: the pump falls asleep over a ring", "src/message_loop/pump.rs",
-     "self.state.compare_exchange(SILENT, ASLEEP, success, failure).is_ok()",
-     "{ _ = (success, failure); self.state.swap(ASLEEP, Ordering::Relaxed); true }", models("loops")),
+    ("loop: the pump forgets a wake before it sleeps", "src/message_loop/pump.rs",
+     "                self.clock.sleep(&self.sleeper, until);", "                self.sleeper.take_woken();\n                self.clock.sleep(&self.sleeper, until);", models("loops")),
     ("loop: a handle's quit is not told", "src/message_loop/run_loop.rs",
      "        self.quit.now.store(true, Ordering::Relaxed);\n        self.shared.notify();",
      "        self.quit.now.store(true, Ordering::Relaxed);", models("loops")),
@@ -1137,6 +1136,8 @@ MUTATIONS = [
 """, """        self.bell.ring();
         self.termination.begin();
 """, models("whole")),
+    ("platform: a sleeper does not say that it sleeps on the condition variable", "src/clock/parking.rs",
+     "state.is_on_condvar = true;", "", models("sleep")),
     ("platform: a sleeper does not say that it sleeps on a timer", "src/clock/parking.rs",
      "state.is_on_timer = true;", "", models("sleep")),
     ("platform: a sleeper says so after it has let the lock go", "src/clock/parking.rs",

@@ -459,39 +459,3 @@ def last_run(o, is_cancelled=False, has_thread=False):
 
     threads = [stopper] + [engine] * has_thread + [canceller] * is_cancelled + [runner]
     return Program(threads, check, word=RUNNING)
-
-
-# ----- message_loop/pump.rs, PUMP-1: the bell, all Relaxed -----------------------------------------
-
-SILENT, RUNG, ASLEEP = 0, 1, 2
-
-
-def pump(o, wakers):
-    """Who brings something sets it under a lock, and then rings; the pump looks, and then sleeps."""
-    o = {"bell": RLX, "sleeps blindly": False, **o}
-
-    def waker(i):
-        def thread():
-            yield fetch_or("inbox", 1 << i, ACQ_REL)  # under the lock
-            if (yield swap("bell", RUNG, o["bell"])) == ASLEEP:
-                yield swap("token", 1, ACQ_REL)
-
-        return thread
-
-    def loop():
-        seen = 0
-        while seen != (1 << wakers) - 1:
-            news = yield fetch_or("inbox", 0, ACQ_REL)  # under the lock
-            if news == seen:
-                if o["sleeps blindly"]:
-                    yield swap("bell", ASLEEP, o["bell"])
-                    yield from park()
-                elif (yield exchange("bell", SILENT, ASLEEP, o["bell"])) == SILENT:
-                    yield from park()
-                yield swap("bell", SILENT, o["bell"])
-            seen = news
-
-    def check(final):
-        return "a wake-up is lost" if final.asleep else None
-
-    return Program([*map(waker, range(wakers)), loop], check)

@@ -3,7 +3,7 @@
 //! A wake that comes before the sleep ends it (WAKE-3). The page [`waking`](crate::docs::waking) tells until when a thread
 //! sleeps, and who wakes it.
 
-use std::mem;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::task::{Wake, Waker};
 use std::time::Duration;
@@ -20,6 +20,10 @@ use crate::platform::sync::{Condvar, Mutex, lock};
 struct Parker {
     state: Mutex<ParkerState>,
     left: Condvar,
+    /// There was a wake since the last call of [`Sleeper::take_woken`]. A sleep leaves it. It is written under the lock of
+    /// `state`, and read without it. Relaxed suffices, because a thread that finds it set takes that lock, in `take_woken`,
+    /// before it looks at what the wake was for. So it is std's in a model too.
+    is_woken: AtomicBool,
     /// Made for the first sleep that takes it.
     timer: OnceCell<KernelTimer>,
 }
@@ -27,8 +31,7 @@ struct Parker {
 #[derive(Default)]
 struct ParkerState {
     token: bool,
-    /// There was a wake since the last call of [`Sleeper::take_woken`]. A sleep leaves it.
-    is_woken: bool,
+    is_on_condvar: bool,
     is_on_timer: bool,
 }
 
@@ -41,6 +44,7 @@ impl Parker {
         // The look at the token and the wait are under one lock, so no wake comes between them (WAKE-3).
         if !state.token {
             let left = &self.left;
+            state.is_on_condvar = true;
             state = match timeout {
                 None => left.wait(state).unwrap_or_else(PoisonError::into_inner),
                 Some(timeout) => {
@@ -48,6 +52,7 @@ impl Parker {
                     woken.unwrap_or_else(PoisonError::into_inner).0
                 }
             };
+            state.is_on_condvar = false;
         }
         state.token = false; // this sleep has taken it
     }
@@ -122,11 +127,11 @@ impl Sleeper {
     pub(crate) fn take_woken(&self) -> bool {
         let mut state = lock(&self.0.state);
         state.token = false;
-        mem::take(&mut state.is_woken)
+        self.0.is_woken.swap(false, Ordering::Relaxed)
     }
 
     pub(crate) fn is_woken(&self) -> bool {
-        lock(&self.0.state).is_woken
+        self.0.is_woken.load(Ordering::Relaxed)
     }
 
     /// Returns how many wakers there are.
@@ -153,12 +158,14 @@ impl Wake for Parker {
         let mut state = lock(&self.state);
         // It stays for a sleep that comes later (WAKE-3).
         state.token = true;
-        state.is_woken = true;
-        let is_on_timer = state.is_on_timer;
+        self.is_woken.store(true, Ordering::Relaxed);
+        let (is_on_timer, is_on_condvar) = (state.is_on_timer, state.is_on_condvar);
         drop(state);
         match self.timer.get() {
             Some(timer) if is_on_timer => timer.end(),
-            _ => self.left.notify_one(),
+            // The system is called only if a thread sleeps. A message loop is often woken while it spins.
+            _ if is_on_condvar => self.left.notify_one(),
+            _ => {}
         }
     }
 }

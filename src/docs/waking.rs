@@ -34,7 +34,7 @@
 //!
 //! | sleeper | state | lock | sleeps in |
 //! | --- | --- | --- | --- |
-//! | a message loop | `SleepState` in `wake/mod.rs` | that of the inbox | its pump: see `message_loop/inbox.rs`. The token of the default pump is a `Bell`, on which it spins for a moment first (PUMP-1) |
+//! | a message loop | `SleepState` in `wake/mod.rs` | that of the inbox | its pump: see `message_loop/inbox.rs`. The default pump looks for a wake for a moment before it sleeps, if a wake has ended its last sleep |
 //! | a thread in [`DelayedWorkQueue::take`](crate::pool::DelayedWorkQueue::take), and so a worker of a pool, the thread of an [`rx::SingleThreadScheduler`](crate::rx::SingleThreadScheduler), and one that drains a trampoline | the same, in a `WaitList` | that of the queue | [`Clock::sleep`](crate::Clock::sleep) |
 //! | a taker of a [`DelayQueue`](crate::delay::DelayQueue) | the same, in a `WaitList` | that of the takers, which an insert takes only if a word says so: see `delay/shared.rs` | a task, with an alarm of its scheduler |
 //! | the thread that turns an engine | the threshold of a `Doorbell` | none: an order of four accesses | [`Clock::sleep`](crate::Clock::sleep), or a driver's caller |

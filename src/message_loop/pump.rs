@@ -2,27 +2,17 @@
 //!
 //! The default pump waits in two steps, because a wake-up takes the system some ten microseconds. If a wake has ended
 //! its last wait, so that another one may come soon, it spins for some three microseconds, and only then sleeps. That
-//! makes a round trip between two loops take 2 to 3 us instead of some 36 (`benches/loops.rs`). The state of its
-//! [`Bell`]:
-//!
-//! ```text
-//!             wake                        sleep                       wake: the sleeper too
-//!   Silent ---------> Rung      Silent ---------> Asleep      Asleep ---------------------> Rung
-//!     ^                 |                           |
-//!     '---- the wait ends, and takes the ring ------'
-//! ```
-//!
-//! - PUMP-1 A wake that finds the bell asleep wakes the sleeper, whose token lasts until it sleeps. The pump sees any
-//!   other wake before it sleeps, because it can only fall asleep from `Silent`.
+//! makes a round trip between two loops take 2 to 3 us instead of some 36 (`benches/loops.rs`). A wake leaves a token with
+//! its [`Sleeper`], so one that comes before the sleep is not lost (WAKE-3).
 
 use std::cell::Cell;
 use std::sync::Arc;
-use std::task::{Wake, Waker};
+use std::task::Waker;
 use std::time::Instant;
 
 use crate::platform::impls::impl_debug;
 use crate::platform::panics::rest_blind;
-use crate::platform::sync::{AtomicU64, LOOKS, Ordering};
+use crate::platform::sync::LOOKS;
 use crate::{Clock, PanicHook, Sleeper, SystemClock};
 
 /// The loop, as its [`MessagePump`] sees it.
@@ -137,9 +127,8 @@ pub trait MessagePump {
 pub struct DefaultPump {
     clock: Arc<dyn Clock>,
     sleeper: Sleeper,
-    bell: Arc<Bell>,
     /// A wake has ended the last wait.
-    was_rung: Cell<bool>,
+    was_woken: Cell<bool>,
     /// The innermost run was told to quit.
     quits: Cell<bool>,
 }
@@ -151,10 +140,8 @@ impl DefaultPump {
     }
 
     pub(super) fn on(clock: Arc<dyn Clock>) -> DefaultPump {
-        let sleeper = Sleeper::new();
-        let bell = Arc::new(Bell { state: AtomicU64::new(SILENT), sleeper: sleeper.waker() });
-        let (was_rung, quits) = (Cell::new(false), Cell::new(false));
-        DefaultPump { clock, sleeper, bell, was_rung, quits }
+        let (was_woken, quits) = (Cell::new(false), Cell::new(false));
+        DefaultPump { clock, sleeper: Sleeper::new(), was_woken, quits }
     }
 
     /// Takes a turn. Returns whether it did anything, or `None` if a call has told the run to quit.
@@ -169,16 +156,25 @@ impl DefaultPump {
     fn wait(&self, until: Option<Instant>) {
         let waited = PanicHook::default().catch(None, || {
             let is_due = until.is_some_and(|until| until <= self.clock.now());
-            let is_rung = is_due || (self.was_rung.get() && self.bell.rings_soon());
-            // A clock is a user's, and may have run the loop. A wake that has come since is in the bell (PUMP-1).
-            if !is_rung && self.bell.fall_asleep() {
+            let is_over = is_due || (self.was_woken.get() && self.is_woken_soon());
+            if !is_over {
                 self.clock.sleep(&self.sleeper, until);
             }
         });
         if waited.is_none() {
             rest_blind();
         }
-        self.was_rung.set(self.bell.state.swap(SILENT, Ordering::Relaxed) == RUNG);
+        self.was_woken.set(self.sleeper.take_woken());
+    }
+
+    /// Spins for a moment. Returns true as soon as a wake has come.
+    fn is_woken_soon(&self) -> bool {
+        let is_woken = |pause: fn()| {
+            pause();
+            self.sleeper.is_woken()
+        };
+        (0..LOOKS).any(|_| is_woken(std::hint::spin_loop))
+            || (0..LOOKS / 50).any(|_| is_woken(std::thread::yield_now))
     }
 }
 
@@ -197,50 +193,7 @@ impl MessagePump for DefaultPump {
     }
 
     fn waker(&self) -> Waker {
-        Waker::from(Arc::clone(&self.bell))
-    }
-}
-
-/// No wake has come since the last wait.
-const SILENT: u64 = 0;
-const RUNG: u64 = 1;
-const ASLEEP: u64 = 2;
-
-/// Tells a pump that waits of a wake (PUMP-1). Relaxed suffices everywhere, because a bell publishes nothing: the
-/// tasks, and whether the loop sleeps, are under the lock of the inbox.
-struct Bell {
-    state: AtomicU64,
-    sleeper: Waker,
-}
-
-impl Bell {
-    /// Spins for a moment. Returns true as soon as a wake has come.
-    fn rings_soon(&self) -> bool {
-        let has_rung = |pause: fn()| {
-            pause();
-            self.state.load(Ordering::Relaxed) != SILENT
-        };
-        let (spins, yields) = (LOOKS, LOOKS / 50);
-        (0..spins).any(|_| has_rung(std::hint::spin_loop))
-            || (0..yields).any(|_| has_rung(std::thread::yield_now))
-    }
-
-    /// Returns false if a wake has come.
-    fn fall_asleep(&self) -> bool {
-        let (success, failure) = (Ordering::Relaxed, Ordering::Relaxed);
-        self.state.compare_exchange(SILENT, ASLEEP, success, failure).is_ok()
-    }
-}
-
-impl Wake for Bell {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        if self.state.swap(RUNG, Ordering::Relaxed) == ASLEEP {
-            self.sleeper.wake_by_ref();
-        }
+        self.sleeper.waker()
     }
 }
 

@@ -55,7 +55,7 @@ pub(crate) const MAGAZINE: usize = if cfg!(loom) { 2 } else { 128 };
 /// The number of records in a block of a lane. It is small in a model, so that a lane has several blocks.
 pub(crate) const LANE_BLOCK: usize = if cfg!(loom) { 2 } else { 128 };
 
-/// How often a pump that is about to sleep checks its bell first. Not in a model, which tries all interleavings anyway.
+/// How often a pump that is about to sleep looks for a wake first. Not in a model, which tries all interleavings anyway.
 pub(crate) const LOOKS: usize = if cfg!(loom) { 0 } else { 200 };
 
 /// Locks a mutex, poisoned or not. User code never runs under a lock of ours, so the data under it is always consistent.

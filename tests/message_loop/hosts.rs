@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use crate::common::log::Log;
 use crate::common::{PATIENCE, count};
 use tickwheel::message_loop::{
-    DefaultPump, Delegate, MessageLoop, MessagePump, Next, RunLoop, TaskRunner,
+    DefaultPump, Delegate, LoopThread, MessageLoop, MessagePump, Next, RunLoop, TaskRunner,
 };
 use tickwheel::{Clock, ManualClock, Sleeper, SystemClock};
 
@@ -382,4 +382,36 @@ fn a_clock_that_runs_the_loop_in_its_wait_makes_it_miss_no_post() {
     ran.recv_timeout(PATIENCE).expect("the post has woken it");
     runner.quit();
     host.join().expect("no panic");
+}
+
+/// The nested run has slept with the same pump. The run around it has not lost its wake-ups by that.
+#[test]
+fn a_clock_that_runs_and_waits_in_its_sleep_misses_no_post() {
+    thread_local!(static IS_INSIDE: Cell<bool> = const { Cell::new(false) });
+    struct RunsAndWaits(SyncSender<()>);
+    impl Clock for RunsAndWaits {
+        fn now(&self) -> Instant {
+            SystemClock.now()
+        }
+        fn sleep(&self, sleeper: &Sleeper, until: Option<Instant>) {
+            if !IS_INSIDE.replace(true) {
+                let nested = RunLoop::new().expect("it sleeps");
+                let ends = nested.quit_handle();
+                let posted = here().post_delayed(Duration::from_millis(20), move || ends.quit());
+                posted.expect("open");
+                nested.run();
+                self.0.send(()).expect("awaited");
+            }
+            SystemClock.sleep(sleeper, until);
+        }
+    }
+    let (sleeps, is_asleep) = sync_channel(1);
+    let host =
+        LoopThread::spawn_with("host", || MessageLoop::builder().clock(RunsAndWaits(sleeps)));
+    let host = host.expect("a thread");
+    is_asleep.recv_timeout(PATIENCE).expect("it sleeps");
+    let (sender, ran) = sync_channel(1);
+    host.runner().post(move || sender.send(()).expect("awaited")).expect("open");
+    ran.recv_timeout(PATIENCE).expect("the post has woken it");
+    host.quit_and_join().expect("no panic");
 }
