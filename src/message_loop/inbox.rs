@@ -415,14 +415,6 @@ impl Shared {
         rests
     }
 
-    /// Notes that the loop is called again. From here on posts wake nobody.
-    pub(super) fn wake_up(&self, seen: &Seen) {
-        // Most calls find the loop awake, and take no lock.
-        if seen.is_asleep.replace(false) {
-            self.inbox().sleep = SleepState::Awake;
-        }
-    }
-
     /// Notes that the loop is run no more (INBOX-2).
     pub(super) fn end_run(&self) {
         self.inbox().sleep = SleepState::Asleep(None, false);

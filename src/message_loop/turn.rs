@@ -167,7 +167,6 @@ impl Delegate for LoopCore {
     }
 
     fn do_idle_work(&self) -> bool {
-        self.shared.wake_up(&self.seen);
         if self.quit_if_told() {
             return false;
         }
@@ -178,13 +177,9 @@ impl Delegate for LoopCore {
             if matches!(self.runs.borrow().last(), Some(ActiveRun::UntilIdle)) {
                 return false;
             }
-            if self.run_idle_handlers() {
-                self.quit_if_told();
-                return true;
-            }
-            let rests = self.shared.rest(&self.seen);
+            let goes_on = self.run_idle_handlers() || !self.shared.rest(&self.seen);
             self.shared.check_invariants(&self.seen);
-            return !rests;
+            return goes_on;
         }
         // A nested run that has deferred a task ends alone, and leaves that task to the outermost run. Otherwise the loop
         // ends when no run has anything left that may start.
@@ -200,12 +195,11 @@ impl Delegate for LoopCore {
 impl LoopCore {
     /// Runs the next task of one sort, or skips as many cancelled ones as one call may. Returns false if there is none.
     fn run_next(&self, next: impl Fn(&LoopCore) -> Option<QueuedTask>) -> bool {
-        self.shared.wake_up(&self.seen);
-        self.shared.check_invariants(&self.seen);
         // Asked before and after the task, because a quit from elsewhere and the task itself may end the run.
         if self.quit_if_told() {
             return false;
         }
+        self.shared.check_invariants(&self.seen);
         for _ in 0..MAX_SKIPPED {
             let Some(task) = next(self) else { return false };
             if self.run_task(&task) {
@@ -231,15 +225,6 @@ impl LoopCore {
         true
     }
 
-    /// Returns true if the innermost run has to end without anything more.
-    fn must_quit_now(&self) -> bool {
-        // A look without the lock, in each call. A hint that comes late costs one turn (INBOX-5).
-        if self.shared.has_changed() {
-            self.drain_inbox();
-        }
-        self.seen.quit.get() == Quit::Now || self.was_told(|run| &run.now)
-    }
-
     /// Returns true if the innermost run itself was told to quit in that way.
     fn was_told(&self, how: fn(&RunQuit) -> &AtomicBool) -> bool {
         let runs = self.runs.borrow();
@@ -249,7 +234,12 @@ impl LoopCore {
 
     /// Tells the pump if the innermost run has to end without anything more, and returns true then.
     fn quit_if_told(&self) -> bool {
-        let quits = self.must_quit_now();
+        // A look without the lock, in each call. A hint that comes late costs one turn (INBOX-5). A loop that has slept is
+        // noted as awake, so that posts wake nobody from here on.
+        if self.seen.is_asleep.get() || self.shared.has_changed() {
+            self.drain_inbox();
+        }
+        let quits = self.seen.quit.get() == Quit::Now || self.was_told(|run| &run.now);
         if quits {
             self.end_innermost_run();
         }
@@ -357,8 +347,12 @@ impl LoopCore {
         }
         // A list of its own, because handlers may add and remove handlers, themselves too.
         let keys: Vec<u64> = self.idle_handlers.borrow().keys().copied().collect();
-        let goes_on = |_: &&u64| !self.must_quit_now();
-        keys.iter().take_while(goes_on).for_each(|key| self.run_idle_handler(*key));
+        for key in &keys {
+            self.run_idle_handler(*key);
+            if self.quit_if_told() {
+                break;
+            }
+        }
         !keys.is_empty()
     }
 
