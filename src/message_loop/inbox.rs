@@ -139,10 +139,6 @@ pub(super) struct Seen {
 }
 
 impl Inbox {
-    fn is_empty(&self) -> bool {
-        self.immediate.is_empty() && self.delayed.is_empty() && self.discarded.is_empty()
-    }
-
     /// Returns how far the posters are ahead of the loop (INBOX-6).
     fn ahead(&self) -> u64 {
         (self.immediate.len() + self.delayed_ahead) as u64
@@ -448,7 +444,8 @@ impl Shared {
         let mut inbox = self.inbox();
         let is_told = inbox.discarded.is_empty() && inbox.quit == seen.quit.get();
         assert!(self.has_changed() || is_told, "a lost hint (INBOX-5)");
-        let is_over = inbox.is_empty() && inbox.quit == Quit::Now;
+        let is_empty = inbox.immediate.is_empty() && inbox.delayed.is_empty();
+        let is_over = is_empty && is_told && inbox.quit == Quit::Now;
         assert!(is_over || !inbox.is_gone, "a post to a loop that is gone (INBOX-3)");
         if matches!(inbox.sleep, SleepState::Asleep(_, true)) {
             let first = inbox.look(self.epoch);

@@ -95,34 +95,32 @@ impl LoopCore {
     pub(super) fn run_until_idle(&self) -> usize {
         self.in_run(ActiveRun::UntilIdle, || {
             let before = self.ran.get();
-            loop {
-                let did = self.do_work();
-                let did = self.do_delayed_work() || did;
-                if !did && !self.do_idle_work() {
-                    return self.ran.get() - before;
-                }
-            }
+            while self.work() || self.do_idle_work() {}
+            self.ran.get() - before
         })
     }
 
     /// Takes one turn. Returns when its caller has to call it again.
     pub(super) fn turn(&self) -> Next {
         self.in_run(ActiveRun::Turn, || {
-            let did = self.do_work();
-            let mut did = self.do_delayed_work() || did;
-            loop {
+            let mut did = self.work();
+            while did || self.do_idle_work() {
                 // Immediate tasks do not set `changed`, so the inbox is looked into.
-                if did && (self.drain_inbox() || self.has_work()) {
+                if self.drain_inbox() || self.has_work() {
                     return Next::Now;
                 }
-                did = self.do_idle_work();
-                if !did {
-                    // It sleeps, or a run has to end.
-                    let next = self.seen.first.get().map_or(Next::Idle, Next::At);
-                    return if self.seen.is_asleep.get() { next } else { Next::Quit };
-                }
+                did = false;
             }
+            // It sleeps, or a run has to end.
+            let next = self.seen.first.get().map_or(Next::Idle, Next::At);
+            if self.seen.is_asleep.get() { next } else { Next::Quit }
         })
+    }
+
+    /// Runs at most one task of each sort. Returns true if it ran one.
+    fn work(&self) -> bool {
+        let did = self.do_work();
+        self.do_delayed_work() || did
     }
 
     /// Calls `body` as the innermost run. A panic of a pump, which is a user's, ends the run too.
@@ -173,10 +171,9 @@ impl Delegate for LoopCore {
         if self.has_work() {
             return true; // the inbox was drained since, for example for a quit
         }
-        if self.seen.quit.get() == Quit::No && !self.was_told(|run| &run.when_idle) {
-            if matches!(self.runs.borrow().last(), Some(ActiveRun::UntilIdle)) {
-                return false;
-            }
+        let is_until_idle = matches!(self.runs.borrow().last(), Some(ActiveRun::UntilIdle));
+        let ends = is_until_idle || self.was_told(|run| &run.when_idle);
+        if self.seen.quit.get() == Quit::No && !ends {
             let goes_on = self.run_idle_handlers() || !self.shared.rest(&self.seen);
             self.shared.check_invariants(&self.seen);
             return goes_on;
