@@ -12,6 +12,9 @@
 //! - DB-CLOCK-3 When an answer shows that a clock was set, a look follows that begins after [`learn`](DatabaseClock::learn), also if the
 //!   answer was that of a look. Whoever expects a timer has the clock locked from where it reads an instant until the dispatcher has that.
 //!   So what was expected at a wrong instant was in the database before that look, which finds it and expects it anew.
+//! - DB-CLOCK-4 A timer that somebody else tells of may be the first sign that a clock was set forward: by the old time it comes later. So
+//!   the database is asked for its time within [`FRESH`]. Without such a sign, the next answer shows it, at the latest that of the look
+//!   which is made once a minute.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -20,6 +23,9 @@ const DRIFT: i64 = 200;
 
 /// The resolution of a database's times, in microseconds. SQLite counts milliseconds.
 const RESOLUTION: i64 = 1000;
+
+/// How long the last answer counts for timers that others tell of (DB-CLOCK-4).
+const FRESH: Duration = Duration::from_secs(1);
 
 pub(crate) struct DatabaseClock {
     /// Instants are counted from here.
@@ -57,6 +63,11 @@ impl DatabaseClock {
 
     pub(crate) fn is_known(&self) -> bool {
         self.apart.is_some()
+    }
+
+    /// Returns when the last answer counts no longer (DB-CLOCK-4).
+    pub(crate) fn fresh_until(&self) -> Instant {
+        self.base + Duration::from_micros(self.measured.unsigned_abs()) + FRESH
     }
 
     /// Returns the latest time that the database's clock may show at an instant.

@@ -859,7 +859,7 @@ impl Opened {
 
     fn expect(&self, kind: &str, due: SystemTime) {
         self.each_worker(|worker| {
-            worker.kind_named(kind).into_iter().for_each(|kind| worker.expect(kind, due));
+            worker.kind_named(kind).into_iter().for_each(|kind| worker.hear_of(kind, due));
         });
     }
 

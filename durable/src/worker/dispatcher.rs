@@ -244,7 +244,7 @@ impl<'a> Dispatcher<'a> {
             }
             Cause::HeldBack(kind) => self.may_pass(kind),
             Cause::Freed => self.runs_have_ended(),
-            Cause::Poll => self.must_poll = true,
+            Cause::Poll | Cause::Clock => self.must_poll = true,
             Cause::Extend => self.must_extend = true,
             Cause::Ask => self.must_ask = self.must_ask.or(Some(LONG_RUN)),
             Cause::Cancelled => self.must_ask = Some(Duration::ZERO),
@@ -460,9 +460,13 @@ impl<'a> Dispatcher<'a> {
     }
 
     /// Looks at the first timer of each kind if another connection may have changed something. The claim at its time leads to
-    /// the next one.
+    /// the next one. In any case it learns the database's time: also of a file in which nothing has changed while its machine slept.
     fn poll(&mut self) -> Result<()> {
-        if self.connection()?.has_changed()? && !self.must_look {
+        let sent = self.shared.scheduler.now();
+        if !self.connection()?.has_changed()? {
+            let now = self.connection()?.now()?;
+            self.learn(sent, now);
+        } else if !self.must_look {
             self.look(1)?;
         }
         self.next_poll();

@@ -57,7 +57,7 @@ fn listen(shared: &Shared, mut listener: Option<Box<dyn Listener>>) {
                             shared.hear_of_more(kind, news.wake);
                             continue;
                         }
-                        shared.expect(kind, news.wake);
+                        shared.hear_of(kind, news.wake);
                         if connected.notices() == Notices::Debounced && is_many(&mut crowds[kind]) {
                             quieten(shared, kind);
                         }

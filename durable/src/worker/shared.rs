@@ -206,6 +206,8 @@ pub(super) enum Cause {
     Floor(usize),
     /// It is time to ask whether other processes have changed something.
     Poll,
+    /// It is time to ask for the database's time (DB-CLOCK-4).
+    Clock,
     /// The limits of this kind may let something pass again. Only the dispatcher sets this.
     HeldBack(usize),
     /// Runs of kinds with limits have ended here.
@@ -497,6 +499,16 @@ impl Shared {
         // What this worker knows alone stays so, and comes at another instant if a clock was set in the meantime.
         let is_mine = self.causes.contains_key(&Cause::Mine(kind, grain_of(wake)));
         self.expect_as(if is_mine { Cause::Mine } else { Cause::Due }, kind, wake);
+    }
+
+    /// Like `expect`, for a timer that somebody else tells of (DB-CLOCK-4).
+    pub(crate) fn hear_of(&self, kind: usize, wake: SystemTime) {
+        self.expect(kind, wake);
+        let clock = self.clock();
+        // What is due is claimed now, which has an answer too.
+        if wake > clock.time(self.scheduler.now()) {
+            _ = self.causes.insert_at(Cause::Clock, (), clock.fresh_until());
+        }
     }
 
     /// Like `expect`, for a timer of which the other workers may not know (TURN-2).

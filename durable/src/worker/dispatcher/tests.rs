@@ -233,7 +233,9 @@ fn what_a_worker_knows_alone_follows_a_clock_that_is_set() {
 #[test]
 fn a_clock_that_is_set_is_noticed_by_every_answer() {
     let ahead = SECOND * 50;
-    for notice in ["a look", "a poll", "a check", "a claim"] {
+    for notice in
+        ["a look", "a poll", "a poll of a file that has not changed", "a check", "a claim"]
+    {
         let still = Still::new(|worker| {
             let worker = worker.handle("mail", |_| Ok(())).handle("bill", |_| Ok(()));
             worker.handle("slow", |_| Ok(())).rate(1, SECOND * 60)
@@ -250,6 +252,11 @@ fn a_clock_that_is_set_is_noticed_by_every_answer() {
         match notice {
             "a look" => dispatcher.look(WAKES).expect("a look"),
             "a poll" => dispatcher.look(1).expect("a look"),
+            "a poll of a file that has not changed" => {
+                dispatcher.must_look = false;
+                dispatcher.connection().and_then(Connection::has_changed).expect("no error");
+                dispatcher.poll().expect("a poll");
+            }
             "a check" => {
                 dispatcher.must_check(0, now);
                 dispatcher.check().expect("a look");
@@ -267,6 +274,33 @@ fn a_clock_that_is_set_is_noticed_by_every_answer() {
         assert_eq!(shared.causes.deadline(&due), Some(here + SECOND * 60), "{notice}");
         still.clock.advance_to(now + SECOND * 2);
         assert!(shared.causes.try_next().is_none(), "{notice}: it was noticed once");
+    }
+}
+
+/// By the time that the worker knows, it comes later. In a minute there are few answers that would show better.
+#[test]
+fn a_timer_that_others_tell_of_may_be_the_first_sign_that_a_clock_was_set() {
+    let still = Still::new(|worker| worker.handle("mail", |_| Ok(())));
+    let (shared, now) = (&still.shared, still.clock.now());
+    shared.timers.add(shared); // so it is told of what is scheduled, as a listener tells it
+    let mut dispatcher = Dispatcher::new(shared, None);
+    dispatcher.work().expect("a look");
+    for passed in [Duration::ZERO, SECOND * 30] {
+        still.clock.advance_to(still.clock.now() + passed);
+        let here = shared.scheduler.now();
+        shared.clock().learn(here, here, still.clock.now() - SECOND * 50); // and then it was set
+        still.schedule("mail", "1");
+        still.clock.advance_to(still.clock.now() + SECOND);
+        while let Some(cause) = shared.causes.try_next() {
+            dispatcher.take_in(cause.key);
+        }
+        dispatcher.work().expect("a poll");
+        still.clock.advance_to(still.clock.now() + SOON);
+        while let Some(cause) = shared.causes.try_next() {
+            dispatcher.take_in(cause.key);
+        }
+        dispatcher.work().expect("a claim");
+        assert_eq!(still.take_job(0).timer.key, "1", "{:?} after {now:?}", still.clock.now());
     }
 }
 
