@@ -73,13 +73,13 @@ pub enum Error {
         /// How long after that the handler has returned. `None`: it goes on.
         late: Option<Duration>,
     },
-    /// A handler was not called, because its transaction, or its runtime, was not there within the time limit. Its run was given back,
-    /// without an attempt less, and comes again. [`WorkerBuilder::on_error`](crate::WorkerBuilder::on_error) is told so, but for times
-    /// in which the database cannot be reached, which it knows already. A limit that is shorter than a transaction takes to begin
-    /// shows itself by one after the other of these.
+    /// A handler was not called, because its transaction, or its runtime, was not there within the time limit. That is no attempt, and the
+    /// run comes again: it is given back, or, if its timer is suspected of having killed a worker, its lease is left to end.
+    /// [`WorkerBuilder::on_error`](crate::WorkerBuilder::on_error) is told so, but for times in which the database cannot be reached, which
+    /// it knows already. A limit that is shorter than a transaction takes to begin shows itself by one after the other of these.
     #[error(
         "the handler of the kind {kind:?} was not called with the timer {key:?}, because its transaction, or its runtime, was not \
-         there within the time limit of {limit:?}: its run is given back, and comes again"
+         there within the time limit of {limit:?}: this is no attempt, and the run comes again"
     )]
     #[non_exhaustive]
     NotCalled {

@@ -284,8 +284,9 @@ impl WorkerBuilder {
     ///
     /// That of a handler that is a future counts from the moment at which its runtime polls it first. Until then it waits, as a run does
     /// that waits for a thread, and no attempt is spent. One that has waited for a time limit is given back, because its runtime may be stuck,
-    /// and [`on_error`](WorkerBuilder::on_error) gets [`Error::NotCalled`]. The same goes for a handler in a transaction: until the worker
-    /// has that, it waits, because the database is away, say.
+    /// and [`on_error`](WorkerBuilder::on_error) gets [`Error::NotCalled`]. If its timer is suspected of having killed a worker, its lease is
+    /// left to end instead. The same goes for a handler in a transaction: until the worker has that, it waits, because the database is away,
+    /// say.
     ///
     /// A run that exceeds the limit has failed, and its timer is tried again. The hook of [`on_error`](WorkerBuilder::on_error) gets
     /// [`Error::TimeLimit`] at once. The handler cannot be stopped, unless it is a future. It is told so by [`Run::is_current`]
