@@ -111,6 +111,8 @@ pub(super) fn start(shared: &Arc<Shared>, connection: Option<Box<dyn Connection>
         let end = End(shared);
         dispatcher.run();
         drop(end);
+        // The others know nothing of what this worker alone has expected. Those of this process need not be told by the database.
+        shared.timers.each_worker(Shared::look_now);
         _ = dispatcher.leave();
         // This ends the wait of this worker's listener, and makes others look.
         _ = dispatcher.connection().and_then(Connection::announce);

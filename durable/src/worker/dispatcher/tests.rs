@@ -304,6 +304,23 @@ fn a_timer_that_others_tell_of_may_be_the_first_sign_that_a_clock_was_set() {
     }
 }
 
+/// What a worker knows alone, such as when it tries a timer again, nobody knows once it has stopped. A file tells of nothing that the
+/// same process has written.
+#[test]
+fn a_worker_that_stops_makes_the_others_of_its_process_look() {
+    let still = Still::new(|worker| worker.handle("mail", |_| Ok(())));
+    let shared = &still.shared;
+    let (timers, kinds, settings) = (&shared.timers, &shared.kinds, &shared.settings);
+    let (kinds, settings) = (Arc::clone(kinds), Arc::clone(settings));
+    let other = Shared::new(Arc::clone(timers), kinds, settings, &shared.scheduler, false);
+    let other = Arc::new(other);
+    timers.add(&other);
+    start(shared, None).expect("a thread");
+    shared.stop(StopReason::Stopped);
+    assert!(shared.await_end(SECOND * 60));
+    assert!(matches!(other.causes.try_next(), Some(cause) if cause.key == Cause::News));
+}
+
 /// Panics whenever it is called, as one that prints to a stderr that nobody reads may do.
 struct Panics;
 
