@@ -64,7 +64,7 @@ const LIVES: Duration = Duration::from_secs(150);
 /// How often the list is renewed or read, at least and at most.
 const RENEWED: (Duration, Duration) = (Duration::from_secs(45), Duration::from_millis(250));
 
-/// When a kind with limits is claimed again whose claim the database has refused.
+/// When a kind is claimed again of which the database has refused more than one claim.
 const REFUSED: Duration = Duration::from_secs(5);
 
 /// For how long a kind is not claimed from its beginning, at least (FLOOR-1).
@@ -85,7 +85,7 @@ pub(super) struct Dispatcher<'a> {
     shares: Shares,
     /// Of kinds with groups, what is known of those.
     groups: BTreeMap<usize, Groups>,
-    /// Kinds of which the limits hold back what is due.
+    /// Kinds of which the limits hold back what is due, or the database refuses the claims.
     held_back: HashSet<usize>,
     /// Kinds of which the database has refused the last claim, which was said.
     refused: HashSet<usize>,
@@ -366,16 +366,7 @@ impl<'a> Dispatcher<'a> {
         }
         self.check()?;
         let Some(kind) = self.next_to_claim()? else { return Ok(false) };
-        let claimed = match self.claim(kind, self.room(kind)) {
-            Err(error @ Error::Refused(_)) if self.shared.kinds[kind].has_limits() => {
-                self.is_refused(kind, &error);
-                Ok(true)
-            }
-            claimed => {
-                self.refused.remove(&kind);
-                claimed
-            }
-        };
+        let claimed = self.claim(kind, self.room(kind));
         if !matches!(claimed, Ok(false)) {
             self.is_hungry(kind);
         }
@@ -397,14 +388,19 @@ impl<'a> Dispatcher<'a> {
         Ok(())
     }
 
-    /// The database refuses claims of a kind with limits, perhaps for want of rights. Others go on, and this one is told of once.
+    /// The database refuses claims of a kind, for want of rights, say, or by a trigger of the user's. Others go on, and this one is told of
+    /// once. What has refused it may be over soon, or with another connection.
     fn is_refused(&mut self, kind: usize, error: &Error) {
         let shared = self.shared;
+        self.connection = None;
+        shared.has_worked(Part::Dispatcher); // it was reached, and has answered
         self.groups.get_mut(&kind).into_iter().for_each(|of| of.begin_anew(shared.scheduler.now()));
         self.held_back.insert(kind);
-        _ = shared.causes.insert(Cause::HeldBack(kind), (), REFUSED);
         shared.count_error();
-        if self.refused.insert(kind) {
+        let is_new = self.refused.insert(kind);
+        let again = if is_new { SOON } else { REFUSED };
+        _ = shared.causes.insert(Cause::HeldBack(kind), (), again);
+        if is_new {
             let name = &shared.kinds[kind].name;
             let text = format!("no timers of the kind {name:?} are claimed: {error}");
             shared.tell(&Error::Refused(text.into()));
@@ -628,7 +624,14 @@ impl<'a> Dispatcher<'a> {
         let floor = start.map_or(self.floors[kind], |start| start.floor);
         let except = except.as_deref().unwrap_or_default();
         let claim = Claim { floor, except, ..shared.claim_of(kind, room) };
-        let claimed = self.connection()?.claim(&claim)?;
+        let claimed = match self.connection()?.claim(&claim) {
+            Err(error @ Error::Refused(_)) => {
+                self.is_refused(kind, &error);
+                return Ok(true);
+            }
+            claimed => claimed?,
+        };
+        self.refused.remove(&kind);
         count(&shared.counters.claims, 1);
         sight::claimed(claim.kind);
         self.learn(sent, claimed.now);

@@ -494,7 +494,8 @@ impl WorkerBuilder {
     ///
     /// If the database cannot be reached or used, the hook is told once. The worker goes on trying, after gaps that grow
     /// to five seconds, and [`on_recovery`](WorkerBuilder::on_recovery) is told when it has succeeded.
-    /// [`WorkerStats::errors`] counts each try.
+    /// [`WorkerStats::errors`] counts each try. Of a kind whose claims the database refuses the hook is told once too, and the other kinds go
+    /// on.
     ///
     /// A PostgreSQL server that is halted, or a pooler whose server is, keeps its connections open, and says nothing. A connection that
     /// was not used for a second is asked first, for 30 seconds, and the worker's listener asks after each minute without news. A

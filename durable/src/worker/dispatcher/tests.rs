@@ -321,6 +321,41 @@ fn a_worker_that_stops_makes_the_others_of_its_process_look() {
     assert!(matches!(other.causes.try_next(), Some(cause) if cause.key == Cause::News));
 }
 
+/// A rule of the user's, or a right that is missing, is against the timers of one kind.
+#[test]
+fn a_kind_whose_claims_are_refused_holds_up_no_other() {
+    let (still, told) = Still::telling(|worker| {
+        worker.handle("bad", |_| Ok(())).handle("mail", |_| Ok(())).at_most(9)
+    });
+    let shared = &still.shared;
+    let mine = rusqlite::Connection::open(shared.timers.store().name()).expect("it opens");
+    let refuse = "CREATE TRIGGER mine BEFORE UPDATE ON tickwheel_timers WHEN NEW.kind = 'bad' BEGIN SELECT RAISE(ABORT, 'no'); END";
+    mine.execute_batch(refuse).expect("valid SQL");
+    let mut dispatcher = Dispatcher::new(shared, None);
+    let mut work = || {
+        while dispatcher.try_to_work() {}
+        assert_eq!(shared.time_to_try_again(Part::Dispatcher), None, "it goes on at once");
+        while let Some(cause) = shared.causes.try_next() {
+            dispatcher.take_in(cause.key);
+        }
+    };
+    for times in 1..=9 {
+        still.schedule("bad", &times.to_string());
+        still.schedule("mail", &times.to_string());
+        still.clock.advance_to(still.clock.now() + SECOND);
+        shared.look_now();
+        (0..3).for_each(|_| work());
+        assert_eq!(shared.stats().claimed, times);
+    }
+    let told: Vec<_> = told.try_iter().collect();
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].contains("\"bad\""), "{told:?}");
+    mine.execute_batch("DROP TRIGGER mine").expect("valid SQL");
+    still.clock.advance_to(still.clock.now() + REFUSED);
+    (0..3).for_each(|_| work());
+    assert!(shared.stats().claimed > 9, "it may be claimed again");
+}
+
 /// Panics whenever it is called, as one that prints to a stderr that nobody reads may do.
 struct Panics;
 
