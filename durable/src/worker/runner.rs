@@ -159,10 +159,7 @@ fn begin_one(shared: &Shared, job: &Job, is_written: bool) -> Option<Duration> {
         if is_written {
             // It was not started after all. If another worker has it by now, this changes nothing.
             drop(state);
-            if job.tenure.is_suspected {
-                uncount(&shared.timers, &job.timer);
-            }
-            give_back(shared, job);
+            give_back_uncounted(shared, job);
         } else {
             // Another worker may have it by now. If none has, a look finds it.
             shared.forget(&mut state, fence);
@@ -195,7 +192,7 @@ fn write_starts(shared: &Shared, mut jobs: Vec<Job>) -> Vec<Job> {
         let (current, late): (Vec<_>, _) =
             jobs.into_iter().partition(|job| job.tenure.is_current());
         jobs = current;
-        late.iter().for_each(|job| give_back(shared, job));
+        late.iter().for_each(|job| give_back_uncounted(shared, job));
         if jobs.is_empty() {
             return jobs;
         }
@@ -231,7 +228,7 @@ fn write_starts(shared: &Shared, mut jobs: Vec<Job>) -> Vec<Job> {
             }
         }
     }
-    jobs.iter().for_each(|job| give_back(shared, job));
+    jobs.iter().for_each(|job| give_back_uncounted(shared, job));
     Vec::new()
 }
 
@@ -245,6 +242,15 @@ fn uncount(timers: &Arc<Opened>, timer: &Timer) {
 pub(super) fn uncount_beside(shared: &Arc<Shared>, timer: &Arc<Timer>) {
     let timer = Arc::clone(timer);
     _ = shared.spawn("uncount", move |shared| uncount(&shared.timers, &timer));
+}
+
+/// Gives back a job whose start was written, or may have been by a connection that was lost, and did not happen. An outcome sets the number
+/// back, and a suspected run has none.
+fn give_back_uncounted(shared: &Shared, job: &Job) {
+    if job.tenure.is_suspected {
+        uncount(&shared.timers, &job.timer);
+    }
+    give_back(shared, job);
 }
 
 /// Gives back a job that is not started. A suspected one is forgotten, so the next worker suspects it too (ATTEMPT-4).

@@ -10,7 +10,7 @@ use tickwheel::Scheduler;
 use tickwheel_durable::{
     Changed, Claim, Claimed, Connection, Error, Existing, Failure, Filter, Finish, KindCounts,
     Look, NewTimer, Result, RunId, Scheduled, State, StopReason, Store, Table, Then, Timer, Timers,
-    Transacted, TransactionType, Transactions, When, Work, sqlite,
+    Transacted, TransactionType, Transactions, When, Work, Worker, sqlite,
 };
 
 use super::common::{PATIENCE, process_of, until};
@@ -30,6 +30,8 @@ struct Foreign {
     kept: Kept,
     /// No transaction of a handler can begin.
     is_away: Arc<AtomicBool>,
+    /// Starts are written, and nobody hears of that.
+    loses_starts: Arc<AtomicBool>,
     /// How it writes outcomes, if it does not do so as others do.
     finishes: Option<Arc<Finishes>>,
 }
@@ -39,14 +41,16 @@ type Finishes = dyn Fn(&mut dyn Connection, &[Finish]) -> Result<Changed> + Send
 
 fn foreign() -> Foreign {
     let timers = sqlite::Sqlite::new(":memory:");
-    Foreign { timers, kept: Kept::default(), is_away: Arc::default(), finishes: None }
+    let (is_away, loses_starts) = (Arc::default(), Arc::default());
+    Foreign { timers, kept: Kept::default(), is_away, loses_starts, finishes: None }
 }
 
 impl Store for Foreign {
     fn connect(&self) -> Result<Box<dyn Connection>> {
         let (kept, is_away) = (Arc::clone(&self.kept), Arc::clone(&self.is_away));
-        let finishes = self.finishes.clone();
-        Ok(Box::new(Link { timers: self.timers.connect()?, kept, is_away, finishes }))
+        let (loses_starts, finishes) = (Arc::clone(&self.loses_starts), self.finishes.clone());
+        let timers = self.timers.connect()?;
+        Ok(Box::new(Link { timers, kept, is_away, loses_starts, finishes }))
     }
 
     fn migrate(&self) -> Result<()> {
@@ -62,6 +66,7 @@ struct Link {
     timers: Box<dyn Connection>,
     kept: Kept,
     is_away: Arc<AtomicBool>,
+    loses_starts: Arc<AtomicBool>,
     finishes: Option<Arc<Finishes>>,
 }
 
@@ -89,7 +94,6 @@ impl Connection for Link {
     delegate! {
         fn look(&mut self, kinds: &[&str], horizon: Duration, limit: u32) -> Result<Look>;
         fn claim(&mut self, claim: &Claim<'_>) -> Result<Claimed>;
-        fn start(&mut self, run: RunId, attempts: u32) -> Result<bool>;
         fn extend(&mut self, runs: &[RunId], lease: Duration) -> Result<Changed>;
         fn counts(&mut self) -> Result<Vec<KindCounts>>;
     }
@@ -97,6 +101,12 @@ impl Connection for Link {
     fn now(&mut self) -> Result<SystemTime> {
         let is_away = self.is_away.load(Ordering::Relaxed);
         if is_away { Err(Error::unreachable("it is away")) } else { self.timers.now() }
+    }
+
+    fn start(&mut self, run: RunId, attempts: u32) -> Result<bool> {
+        let started = self.timers.start(run, attempts)?;
+        let is_lost = self.loses_starts.load(Ordering::Relaxed);
+        if is_lost { Err(Error::unreachable("it was lost")) } else { Ok(started) }
     }
 
     fn finish(&mut self, runs: &[Finish]) -> Result<Changed> {
@@ -285,6 +295,37 @@ fn a_suspected_run_that_had_no_transaction_before_a_stop_uses_up_no_attempt() {
     assert_eq!(attempts(), 1);
     assert!(worker.stop(PATIENCE));
     assert_eq!(attempts(), 0);
+}
+
+/// The same when a connection was lost that has written the start, so that nobody knows whether it has.
+#[test]
+fn a_suspected_run_whose_start_may_be_written_before_a_stop_uses_up_no_attempt() {
+    let store = Foreign { loses_starts: Arc::new(AtomicBool::new(true)), ..foreign() };
+    let loses_starts = Arc::clone(&store.loses_starts);
+    let mut dead = store.connect().expect("it connects");
+    let timers = Timers::with_store(store).expect("it opens");
+    timers.schedule(&mail("1", NOW)).expect("scheduled");
+    let claim = Claim::new("mail", "dead").lease(Duration::from_millis(1));
+    assert_eq!(dead.claim(&claim).expect("a claim").timers.len(), 1);
+    // It is told by the thread that has lost the answer, before that waits for its next try.
+    let (give, given) = mpsc::channel::<Worker>();
+    let given = Mutex::new(given);
+    let (tell, told) = mpsc::channel();
+    let attempts_in =
+        |timers: &Timers| timers.get("mail", "1").expect("no error").expect("it is there").attempts;
+    let of_hook = timers.clone();
+    let worker = timers.worker().retry(quick(1)).on_error(move |_| {
+        let worker = given.lock().expect("no panic").recv().expect("it has started");
+        assert_eq!(attempts_in(&of_hook), 1);
+        loses_starts.store(false, Ordering::Relaxed);
+        worker.stop(Duration::ZERO);
+        _ = tell.send(worker);
+    });
+    let worker = worker.handle("mail", |_| Ok(())).start(Scheduler::global()).expect("it starts");
+    _ = give.send(worker);
+    let worker = told.recv_timeout(PATIENCE).expect("an answer was lost");
+    assert!(worker.stop(PATIENCE));
+    assert_eq!((attempts_in(&timers), worker.stats().taken_over), (0, 1));
 }
 
 /// Its outcomes are not written any more, so it must not keep its timers either.
