@@ -111,6 +111,10 @@
 //! milliseconds on average, of a timer with more than ten attempts left, is written with its outcome instead. If the process dies first,
 //! that attempt is not counted.
 //!
+//! When a worker in PostgreSQL writes that it tries a timer again, or when the next run of a series is, it tells nobody, because it waits for
+//! that itself. If its process is killed in the meantime, the others learn of it with their next look or claim of the kind: that run is a
+//! minute late at most.
+//!
 //! A timer whose lease has ended may be what killed its process. So it runs alone in its worker the next time, for up to five
 //! seconds, and takes no neighbour along if it does so again. In the end its attempts are used up, and it is dead.
 //!
