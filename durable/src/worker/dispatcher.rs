@@ -22,7 +22,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::limits::{Groups, Shares, Start, at_a_time, spread};
 use super::outage::Part;
-use super::runner;
+use super::runner::{self, GIVEN_BACK};
 use super::shared::{
     ALONE, ASK, Alone, Cause, GRAIN, Held, Job, LONG_RUN, MOST_STUCK, Shared, Stage, count,
 };
@@ -851,11 +851,19 @@ impl<'a> Dispatcher<'a> {
             let state = shared.state();
             state.runs.values().filter(has_limits).map(|held| held.timer.fence).collect()
         };
-        if fences.is_empty() {
-            return Ok(HashSet::new());
-        }
+        if fences.is_empty() { Ok(HashSet::new()) } else { self.hold(fences) }
+    }
+
+    fn hold(&mut self, fences: Vec<i64>) -> Result<HashSet<i64>> {
+        let shared = self.shared;
         let held = self.connection()?.hold(&fences, shared.settings.lease)?;
         let held: HashSet<i64> = held.into_iter().collect();
+        let mut gone = held.clone();
+        gone.retain(|fence| !shared.state().runs.contains_key(fence));
+        if !gone.is_empty() {
+            // The finisher was faster. What a run that was given back holds is not to last for a lease (LIMIT-1).
+            self.connection()?.hold(&gone.into_iter().collect::<Vec<_>>(), GIVEN_BACK)?;
+        }
         Ok(fences.into_iter().filter(|fence| !held.contains(fence)).collect())
     }
 

@@ -528,7 +528,7 @@ const HUNG: Duration = Duration::from_millis(100);
 
 /// For how long a group is held of which a run was given back (LIMIT-1): workers that have passed over a later timer of the group look
 /// at all of it once a second (GROUP-4), and others ask their file once a second.
-const GIVEN_BACK: Duration = Duration::from_millis(2500);
+pub(super) const GIVEN_BACK: Duration = Duration::from_millis(2500);
 
 /// When a timer is tried again that another transaction holds.
 const BUSY: Duration = Duration::from_millis(100);

@@ -356,6 +356,29 @@ fn a_kind_whose_claims_are_refused_holds_up_no_other() {
     assert!(shared.stats().claimed > 9, "it may be claimed again");
 }
 
+/// The hold of a run is extended while the run is given back, after which its group is to be free soon.
+#[test]
+fn a_group_of_a_run_that_is_given_back_is_not_held_for_a_lease() {
+    let still = Still::new(|worker| worker.handle("mail", |_| Ok(())).serial_by('/'));
+    let shared = &still.shared;
+    still.schedule("mail", "a/1");
+    let mut dispatcher = Dispatcher::new(shared, None);
+    assert!(!dispatcher.claim(0, 1).expect("a claim"));
+    let fences: Vec<i64> = shared.state().runs.keys().copied().collect();
+    assert_eq!(fences.len(), 1);
+    // The dispatcher knows what it extends, and the finisher is faster.
+    shared.release_queued(0);
+    let mut finisher = runner::Finisher::new(shared);
+    let outcomes = std::mem::take(&mut shared.state().outcomes);
+    finisher.turn(outcomes);
+    dispatcher.hold(fences).expect("no error");
+    finisher.turn(Vec::new());
+    still.clock.advance_to(still.clock.now() + SECOND * 3);
+    dispatcher.look_anew();
+    dispatcher.claim(0, 1).expect("a claim");
+    assert_eq!(still.take_job(0).timer.key, "a/1");
+}
+
 /// Panics whenever it is called, as one that prints to a stderr that nobody reads may do.
 struct Panics;
 
