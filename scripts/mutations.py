@@ -1590,6 +1590,8 @@ MUTATIONS = [
     ("durable: what is given back while it is extended holds its group for a lease", "durable/src/worker/dispatcher.rs",
      "        if !gone.is_empty() {\n            // The finisher", "        if false {\n            // The finisher",
      durable_unit("a_group_of_a_run_that_is_given_back")),
+    ("durable: what is committed late runs behind others of its group", "durable/src/worker/limits.rs",
+     "self.new.insert((first, 0));", "self.places.insert((first, 0));", durable_unit("a_group_runs_in_order")),
     ("durable: a suspected run pays for a start whose answer was lost", "durable/src/worker/runner.rs",
      "    jobs.iter().for_each(|job| give_back_uncounted(shared, job));", "    jobs.iter().for_each(|job| give_back(shared, job));",
      durable("worker") + ["whose_start_may_be_written"]),

@@ -21,6 +21,8 @@
 //!   So a pass that does nothing but look comes to its end, however long that takes, and no claims after that put the next one off.
 //! - GROUP-5 What a claim has looked at is no place any more. So a group is passed over once, and not by a claim for each of its timers,
 //!   however many of them a look has told of.
+//! - GROUP-6 Of what comes before the frontier, because it was committed late, say, nobody knows the group. So it is claimed before
+//!   anything else, or a later timer of that group could run before it.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::{Duration, Instant, SystemTime};
@@ -91,6 +93,8 @@ pub(super) struct Groups {
     must_advance: bool,
     /// Where claims are to begin, beside the frontier.
     places: BTreeSet<Floor>,
+    /// The same for what has come since, and is claimed first (GROUP-6).
+    new: BTreeSet<Floor>,
     /// Of each group that was passed over, a place before its first timer.
     passed: BTreeMap<String, Floor>,
     was_advance: bool,
@@ -114,6 +118,7 @@ impl Groups {
             frontier: None,
             must_advance: false,
             places: BTreeSet::new(),
+            new: BTreeSet::new(),
             passed: BTreeMap::new(),
             was_advance: false,
             began: now,
@@ -126,7 +131,7 @@ impl Groups {
     pub(super) fn wakes(&mut self, first: SystemTime, last: SystemTime) {
         match self.frontier {
             Some(frontier) if first <= frontier.0 => {
-                self.places.insert((first, 0));
+                self.new.insert((first, 0));
                 self.must_advance |= last > frontier.0;
             }
             _ => self.must_advance = true,
@@ -138,6 +143,7 @@ impl Groups {
         (self.frontier, self.must_advance) = (None, true);
         (self.began, self.looked, self.is_whole) = (now, Duration::ZERO, false);
         self.places.clear();
+        self.new.clear();
         self.passed.clear(); // all of it is behind the frontier now (GROUP-1)
     }
 
@@ -164,15 +170,19 @@ impl Groups {
 
     /// Returns where the first claim of all that is to be claimed begins.
     pub(super) fn floor(&self) -> Option<Floor> {
-        self.frontier.map(|frontier| self.places.first().map_or(frontier, |of| frontier.min(*of)))
+        let firsts = [self.frontier?].into_iter();
+        firsts.chain(self.places.first().copied()).chain(self.new.first().copied()).min()
     }
 
     pub(super) fn is_hungry(&self) -> bool {
-        self.must_advance || !self.places.is_empty()
+        self.must_advance || !self.places.is_empty() || !self.new.is_empty()
     }
 
-    /// Returns where the next claim begins: at one of the places and at the frontier by turns.
+    /// Returns where the next claim begins: where something has come, or at one of the places and at the frontier by turns.
     pub(super) fn start(&mut self) -> Start {
+        if let Some(new) = self.new.pop_first() {
+            return Start { floor: Some(new), is_advance: false };
+        }
         let is_advance = self.places.is_empty() || self.must_advance && !self.was_advance;
         self.was_advance = is_advance;
         let floor = if is_advance { self.frontier } else { self.places.pop_first() };
@@ -183,7 +193,7 @@ impl Groups {
     /// Puts back a place at which nothing was claimed.
     pub(super) fn put_back(&mut self, start: Start) {
         match start.floor {
-            Some(place) if !start.is_advance => _ = self.places.insert(place),
+            Some(place) if !start.is_advance => _ = self.new.insert(place),
             _ => self.must_advance = true,
         }
     }
@@ -215,7 +225,9 @@ impl Groups {
                 && (Some(*place) <= reached || !claimed.more)
         };
         // Behind the last one in sight, nothing was looked at (GROUP-5).
-        self.places.retain(|place| !is_seen(place) || Some(*place) == behind);
+        let is_left = |place: &Floor| !is_seen(place) || Some(*place) == behind;
+        self.places.retain(is_left);
+        self.new.retain(is_left);
         // What is in sight is told anew. What is not may be behind the end of what was in sight.
         let seen = self.passed.iter().filter(|(_, place)| is_seen(place));
         let seen: Vec<String> = seen.map(|(group, _)| group.clone()).collect();

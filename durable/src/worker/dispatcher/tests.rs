@@ -379,6 +379,37 @@ fn a_group_of_a_run_that_is_given_back_is_not_held_for_a_lease() {
     assert_eq!(still.take_job(0).timer.key, "a/1");
 }
 
+/// A timer may be committed a while after its due time. Others that are due later have come by then, and the worker is told of both.
+#[test]
+fn a_group_runs_in_order_also_if_the_first_was_committed_late() {
+    let still = Still::new(|worker| worker.handle("mail", |_| Ok(())).serial_by('/').threads(9));
+    let (shared, begin) = (&still.shared, still.clock.now());
+    let mut dispatcher = Dispatcher::new(shared, None);
+    let at = |millis| begin + Duration::from_millis(millis);
+    still.clock.advance_to(at(1000));
+    let put_in = |dispatcher: &mut Dispatcher<'_>, key: &str, wake| {
+        still.timers.schedule(&NewTimer::new("mail", key, wake)).expect("scheduled");
+        dispatcher.wakes(0, wake);
+    };
+    put_in(&mut dispatcher, "x/1", at(500)); // all before that was seen
+    dispatcher.claim(0, 9).expect("a claim");
+    for (late, next) in [(100, 600), (200, 700), (300, 800)] {
+        let (first, second) = (format!("{late}/1"), format!("{late}/2"));
+        // Another one that is late alone, or none: claims begin here and there by turns.
+        if late != 100 {
+            put_in(&mut dispatcher, &format!("alone {late}"), at(late - 1));
+            while dispatcher.claim(0, 9).expect("a claim") {}
+        }
+        put_in(&mut dispatcher, &first, at(late));
+        put_in(&mut dispatcher, &second, at(next));
+        while dispatcher.claim(0, 9).expect("a claim") {}
+        let state = shared.state();
+        let mut held: Vec<_> = state.runs.values().map(|held| held.timer.key.clone()).collect();
+        held.sort_unstable();
+        assert!(held.contains(&first) && !held.contains(&second), "{held:?}");
+    }
+}
+
 /// Panics whenever it is called, as one that prints to a stderr that nobody reads may do.
 struct Panics;
 
