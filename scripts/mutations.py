@@ -1577,6 +1577,8 @@ MUTATIONS = [
      durable_unit("a_clock_that_is_set_is_noticed")),
     ("durable: a clock that was set, a timer that others tell of does not show it", "durable/src/worker/shared.rs",
      "if wake > clock.time(self.scheduler.now()) {", "if false {", durable_unit("a_timer_that_others_tell_of")),
+    ("durable: a clock that was set, a notice does not show it", "durable/src/worker/listener.rs",
+     "shared.hear_of(kind, news.wake);", "shared.expect(kind, news.wake);", durable("worker") + ["with_postgresql"]),
     ("durable: a clock that was set, a file that has not changed does not show it", "durable/src/worker/dispatcher.rs",
      "            let now = self.connection()?.now()?;\n            self.learn(sent, now);\n", "            _ = sent;\n",
      durable_unit("a_clock_that_is_set_is_noticed")),

@@ -1268,7 +1268,8 @@ fn a_machine_whose_clock_is_off_sends_nothing_early(database: &Database<'_>) {
     assert!(seen.recv_timeout(SOON).is_err());
 }
 
-fn jumps_of_the_clock_lose_nothing(database: &Database<'_>) {
+/// Opens a database whose clock a test sets ahead by hours.
+fn jumping<'a>(database: &'a Database<'_>) -> (Timers, impl Fn(u32) + 'a) {
     // The clock is moved by a function of the tests.
     let offset = Arc::new(AtomicU32::new(100));
     let timers = match database {
@@ -1280,13 +1281,37 @@ fn jumps_of_the_clock_lose_nothing(database: &Database<'_>) {
         }
         Database::Schema { .. } => database.open(),
     };
-    let jump = |hours: u32| match database {
+    let jump = move |hours: u32| match database {
         Database::File(_) => offset.store(100 + hours, Ordering::Relaxed),
         Database::Schema { .. } => database.execute(&format!(
             "CREATE OR REPLACE FUNCTION tickwheel_now() RETURNS timestamptz LANGUAGE sql VOLATILE
              AS $$ SELECT clock_timestamp() + interval '{hours} hours' $$"
         )),
     };
+    (timers, jump)
+}
+
+/// Nobody asks for the time meanwhile, and by the time that the worker knows, the new timer comes in an hour.
+fn a_jump_of_the_clock_is_noticed_with_the_next_timer(database: &Database<'_>) {
+    let (timers, jump) = jumping(database);
+    timers.schedule(&mail("in an hour", HOUR)).expect("scheduled");
+    let (worker, seen) = noting(&timers);
+    let worker = worker.poll_every(HOUR).start(Scheduler::global()).expect("it starts");
+    until("it has looked", || worker.stats().looks > 0);
+    jump(1);
+    let begin = Instant::now();
+    match database {
+        Database::File(_) => _ = timers.schedule(&mail("new", NOW)).expect("scheduled"),
+        Database::Schema { .. } => database.execute("SELECT tickwheel_schedule('mail', 'new')"),
+    }
+    let keys = BTreeSet::from([next(&seen).key, next(&seen).key]);
+    assert_eq!(keys, BTreeSet::from(["in an hour".to_owned(), "new".to_owned()]));
+    let took = begin.elapsed();
+    assert!(took < Duration::from_secs(20), "before a look without a reason: {took:?}");
+}
+
+fn jumps_of_the_clock_lose_nothing(database: &Database<'_>) {
+    let (timers, jump) = jumping(database);
     let (worker, seen) = noting(&timers);
     let worker =
         worker.poll_every(Duration::from_millis(20)).start(Scheduler::global()).expect("it starts");
@@ -1509,6 +1534,7 @@ on_both! {
     a_transaction_that_never_ends_is_ended,
     a_machine_whose_clock_is_off_sends_nothing_early,
     jumps_of_the_clock_lose_nothing,
+    a_jump_of_the_clock_is_noticed_with_the_next_timer,
     json_goes_in_and_comes_out,
     what_a_worker_cannot_be_is_said,
     a_closed_scheduler_stops_the_worker,
