@@ -46,7 +46,7 @@
 //! which it fails resumes its panic, and the test fails. If the builder was given an
 //! [`on_panic`](crate::Builder::on_panic), the hook is told instead.
 //!
-//! # Two mistakes
+//! # Three mistakes
 //!
 //! **An executor with threads.** `advance` hands the tasks over, and returns while the executor's threads still run them.
 //! Its result counts the runs that have started by then, often none. Leave the executor of a test at
@@ -80,6 +80,23 @@
 //! clock.advance(Duration::from_secs(1));
 //! driver.turn(); // with `build` there would be nothing to call here
 //! assert!(task.is_done());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! **Deadlines between ticks.** By default a task runs at the end of the tick in which it is due, also in virtual time: one
+//! that is due at 1.5 ms runs at 2 ms. So `advance` by just its delay may leave it pending, two deadlines within a tick come
+//! together, and a loop that advances to [`Driver::next_deadline`](crate::Driver::next_deadline) stands still there.
+//! [`Driver::turn`](crate::Driver::turn) answers with the end of the tick. With [`Precision::Exact`](crate::Precision::Exact) each
+//! task runs at its own deadline:
+//!
+//! ```
+//! use std::time::Duration;
+//! use tickwheel::{Precision, Scheduler};
+//!
+//! let (scheduler, driver) = Scheduler::builder().precision(Precision::Exact).build_driven()?;
+//! driver.advance(Duration::from_micros(1500));
+//! scheduler.schedule_once(Duration::from_secs(1), || ())?;
+//! assert_eq!(driver.advance(Duration::from_secs(1)), 1); // 0 with ticks of a millisecond
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -150,6 +167,6 @@
 //! | one clock for the whole runtime, which has to be a current-thread one | a clock for each scheduler, in any runtime or none |
 //! | the time jumps whenever the runtime is idle | the time jumps whenever the future waits and nothing is due |
 //! | not while a `spawn_blocking` task runs; no other switch | for as long as [`block_on_patiently`](crate::Driver::block_on_patiently) is told to wait |
-//! | `advance(d)` moves the clock, and then wakes what has become due | [`advance`](crate::Driver::advance) goes from deadline to deadline, so each task sees its own time |
+//! | `advance(d)` moves the clock, and then wakes what has become due | [`advance`](crate::Driver::advance) goes from deadline to deadline, so each task sees its own time, or the end of its tick |
 //! | a future that nothing will wake hangs the test | [`Stalled`](crate::Stalled) |
 //! | one future after the other, in one runtime | closures, series, pools and queues on the same clock |

@@ -21,7 +21,9 @@ pub(crate) type Closure = Box<dyn FnOnce() + Send>;
 
 /// The scheduler that a due task belongs to. The engine implements it, so this module does not depend on the engine.
 pub(crate) trait TaskOwner: Send + Sync {
-    /// Claims each of these tasks and runs it, unless it was cancelled. Never unwinds.
+    /// Claims the task and runs it, unless it was cancelled. Never unwinds.
+    fn run(&self, entry: Entry);
+    /// Runs each of these tasks like that, until the scheduler is stopped.
     fn run_all(&self, entries: &[Entry]);
     /// Claims the task and drops it, unless it was cancelled. Never unwinds.
     fn forfeit(&self, entry: Entry);
@@ -52,7 +54,7 @@ pub(crate) struct Origin {
 impl Origin {
     /// Runs a task, unless it was cancelled.
     pub(super) fn run(&self, entry: Entry) {
-        self.owner.run_all(&[entry]);
+        self.owner.run(entry);
         self.count_done();
     }
 
@@ -245,7 +247,8 @@ impl_debug!(DueTask, self,
     is_repeating: self.is_repeating()
 );
 
-/// A task that an executor has refused. It goes back to its scheduler, which hands it over again later.
+/// A task that an executor has refused. It goes back to its scheduler, which hands it over again later. A task of
+/// [`DueTask::new`] belongs to none: the scheduler that gets it schedules it like one of its own, for this executor.
 ///
 /// ```
 /// use std::time::Instant;
@@ -416,7 +419,8 @@ impl DueBatch {
         self.len() == 0
     }
 
-    /// Runs all tasks that are left, in order, on the calling thread.
+    /// Runs all tasks that are left, in order, on the calling thread. If their scheduler is stopped meanwhile, those that have
+    /// not started are returned as leftovers.
     pub fn run_all(&mut self) {
         // Without a `DueTask` for each, which would count a reference. And counted first: a run never unwinds to here.
         let first = std::mem::replace(&mut self.taken, self.due.len());

@@ -196,7 +196,8 @@ impl PoolBuilder {
     /// [`ScheduleError::Full`](crate::ScheduleError::Full).
     ///
     /// A one-shot is pending until its run starts, a series until it ends, and either until it is cancelled. A
-    /// scheduler whose executor is the pool keeps a task that was refused, and offers it again.
+    /// scheduler whose executor is the pool keeps a task that was refused, and offers it again, after up to 25 ms if the pool takes
+    /// a few each time. So with a limit below some tens the scheduler's tasks run slowly.
     ///
     /// By default, there is no limit. Then a thread that brings tasks much faster than the pool runs them waits a
     /// little in some of its calls.

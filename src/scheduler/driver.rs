@@ -188,7 +188,9 @@ impl Driver {
     }
 
     /// Moves the virtual time from deadline to deadline until `by` has passed, and runs all tasks in order, including
-    /// tasks that are scheduled on the way. Returns how many runs were started.
+    /// tasks that are scheduled on the way. Returns how many runs were started. By default a task runs at the end of the tick in
+    /// which it is due, and not before, so one whose tick ends later than that stays: see [Deadlines between
+    /// ticks](crate::testing#three-mistakes).
     ///
     /// If the clock cannot be moved, as with [`SystemClock`](crate::SystemClock), it waits until the time has passed.
     /// It never returns if a task schedules itself again and again without a delay. Called from inside a task of the
@@ -232,7 +234,8 @@ impl Driver {
         usize::try_from(fired() - before).unwrap_or(usize::MAX)
     }
 
-    /// Returns the earliest deadline of what is still pending, whether the engine has looked at it yet or not. `None` if
+    /// Returns the earliest deadline of what is still pending, whether the engine has looked at it yet or not. By default the task
+    /// runs at the end of the tick in which that is, which [`turn`](Driver::turn) tells. `None` if
     /// nothing is pending, or if nothing that is will ever be due. Tasks that an executor has and has not started do not
     /// count. Called from inside a task of the same driver, it returns the present. On a clock that runs by itself, a
     /// [`Sleep`](crate::time::Sleep) that was reset to a later time counts with its old one. If all other handles are gone, or

@@ -229,7 +229,8 @@ pub struct PendingTask {
 }
 
 impl PendingTask {
-    /// Returns how long it is until the task is due, on its old scheduler's clock. Returns zero if it is overdue.
+    /// Returns how long it is until the task is due, on its old scheduler's clock. Returns zero if it is overdue, and
+    /// [`Duration::MAX`] if it is never due.
     pub fn remaining(&self) -> Duration {
         remaining(self.due(), self.shared.watch.now())
     }

@@ -14,7 +14,8 @@ use crate::scheduler::in_force::TimeSource;
 
 /// A future with a time limit. Made by [`timeout`](super::timeout()) and [`Scheduler::timeout`].
 ///
-/// Each poll asks the future first and the timer second, so a future that is done at its deadline is in time. When the
+/// Each poll asks the future first and the timer second, so a future that is done at its deadline is in time, and so is one that
+/// is done within the same tick. When the
 /// timer has rung, the future is not polled any more. It is dropped with the `Timeout`, or returned by
 /// [`into_inner`](Timeout::into_inner).
 ///
