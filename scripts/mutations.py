@@ -665,7 +665,7 @@ MUTATIONS = [
      "        self.threads.set_available(available);", "        let _ = available;",
      tests("alone::memory")),
     ("deadlock: a thread that cannot be started counts", "src/pool/workers.rs",
-     "        self.threads.pool.set_available(running);\n", "", tests("layers::pool")),
+     "        self.threads.pool.set_available(count.running);\n", "", tests("layers::pool")),
     ("deadlock: a wait does not look again", "src/pool/future.rs",
      "(None, Some(Some(waiting))) if waiting.is_stuck() =>", "(None, Some(Some(_))) if false =>", tests("layers::pool")),
     ("a series that calls a box takes its delay over", "src/clock/repeat.rs",

@@ -127,9 +127,10 @@ impl Shared {
             worker.begin(); // it may have begun, and even ended, by itself
             return true;
         }
-        let running = lock_std(&self.threads.count).running;
-        self.threads.pool.set_available(running);
-        running > 0
+        // Under the lock, as in `begin`: otherwise a thread that begins just now would be overlooked.
+        let count = lock_std(&self.threads.count);
+        self.threads.pool.set_available(count.running);
+        count.running > 0
     }
 
     // ----- the end -------------------------------------------------------------------------
