@@ -668,6 +668,8 @@ MUTATIONS = [
      "        self.threads.pool.set_available(count.running);\n", "", tests("layers::pool")),
     ("deadlock: a wait does not look again", "src/pool/future.rs",
      "(None, Some(Some(waiting))) if waiting.is_stuck() =>", "(None, Some(Some(_))) if false =>", tests("layers::pool")),
+    ("pool: a waker's drop costs the result", "src/pool/future.rs",
+     "        quietly(|| drop(unused));", "        drop(unused);", tests("layers::pool")),
     ("a series that calls a box takes its delay over", "src/clock/repeat.rs",
      "        CHOSEN.set(choice.continue_value().flatten());\n",
      "        choice.continue_value().flatten().into_iter().for_each(|delay| CHOSEN.set(Some(delay)));\n", tests("repeat::series_that_choose")),

@@ -11,6 +11,7 @@ use thiserror::Error;
 
 use crate::executor::deadlock::Waiting;
 use crate::platform::impls::impl_debug;
+use crate::platform::panics::quietly;
 use crate::platform::sync::lock_std;
 use crate::{Cancellable, Clock, PanicHook, ScheduleError, Sleeper, SystemClock, TaskPanic};
 
@@ -85,16 +86,17 @@ impl<T> ResultCell<T> {
     pub(crate) fn take(&self, waker: &Waker) -> Option<Result<T, JoinError>> {
         let waker = waker.clone(); // which may be user code, so before the lock
         let mut state = lock_std(&self.0);
-        if let ResultState::Pending(kept) = &mut *state {
-            let unused = kept.replace(waker);
-            drop(state);
-            drop(unused);
-            return None;
-        }
-        match std::mem::replace(&mut *state, ResultState::Taken) {
-            ResultState::Ready(result) => Some(result),
-            _ => None,
-        }
+        let (result, unused) = match std::mem::replace(&mut *state, ResultState::Taken) {
+            ResultState::Pending(before) => {
+                *state = ResultState::Pending(Some(waker));
+                (None, before)
+            }
+            ResultState::Ready(result) => (Some(result), Some(waker)),
+            ResultState::Taken => (None, Some(waker)),
+        };
+        drop(state);
+        quietly(|| drop(unused)); // its panic must not cost the caller the result
+        result
     }
 
     /// Drops the waker that was kept. Its `Drop` is user code, and the calling thread may be unwinding.

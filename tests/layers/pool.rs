@@ -1,17 +1,20 @@
 //! `pool::ScheduledThreadPool`, on a clock that is moved by hand, except for the tests of threads.
 
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::ops::ControlFlow;
-use std::panic;
+use std::panic::{self, AssertUnwindSafe};
+use std::pin::Pin;
+use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Barrier, Mutex, OnceLock};
-use std::task::Poll;
+use std::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::told::Poller;
-use crate::common::{Grenade, Moody, PATIENCE, until};
+use crate::common::{Grenade, Moody, PATIENCE, panic_on_purpose, until};
 use tickwheel::pool::{
     JoinError, PoolBuilder, ScheduledFuture, ScheduledThreadPool, ShutdownPolicy, Unstarted,
 };
@@ -105,6 +108,26 @@ fn a_future_can_be_awaited_and_dropped_ones_cancel_nothing() {
     drop(pool.schedule(SECOND, move || send.send(()).expect("received")).expect("open"));
     clock.advance(SECOND);
     receive(&receive_from, 1);
+}
+
+#[test]
+fn s17_a_waker_that_panics_when_it_is_dropped_costs_no_result() {
+    /// It has no data, and each clone of it panics when it is dropped.
+    const RUDE: RawWakerVTable = RawWakerVTable::new(
+        |_| RawWaker::new(ptr::null(), &RUDE),
+        |_| (),
+        |_| (),
+        |_| panic_on_purpose(),
+    );
+    crate::common::silence();
+    // SAFETY: no function of the table uses the data.
+    let waker = ManuallyDrop::new(unsafe { Waker::new(ptr::null(), &RUDE) });
+    let mut context = Context::from_waker(&waker);
+    let pool = ScheduledThreadPool::new(1);
+    let mut future = pool.submit(|| 7).expect("open");
+    until("it has run", || future.is_done());
+    let polled = panic::catch_unwind(AssertUnwindSafe(|| Pin::new(&mut future).poll(&mut context)));
+    assert!(matches!(polled, Ok(Poll::Ready(Ok(7)))));
 }
 
 #[test]
