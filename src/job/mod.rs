@@ -43,6 +43,7 @@ use std::time::{Duration, Instant};
 
 use crate::backpressure::PendingLimit;
 use crate::clock::timeline::after;
+use crate::observe::trace;
 use crate::platform::panics::{Payload, caught, discard};
 use crate::platform::sync::{AtomicBool, Mutex, Ordering, lock};
 use crate::{Cancel, PanicHook};
@@ -62,8 +63,7 @@ pub(crate) trait Owner: Send + Sync {
     fn hook(&self) -> &PanicHook;
 
     /// Makes one run of a job with this name. `run` catches its panic, and returns true if there was one.
-    fn make_run(&self, name: &'static str, is_periodic: bool, run: &mut dyn FnMut() -> bool) {
-        let _ = (name, is_periodic);
+    fn make_run(&self, _name: &'static str, run: &mut dyn FnMut() -> bool) {
         run();
     }
 
@@ -153,6 +153,9 @@ pub(crate) trait Run<O: Owner + ?Sized>: Cancel {
 pub(crate) trait OwnerRef<T>: Send + Sync + 'static {
     type Owner: Owner + ?Sized;
 
+    /// Each run of a series has a root span of its own.
+    const HAS_ROOT_SPANS: bool = false;
+
     fn get(&self) -> Option<impl Deref<Target = Self::Owner>>;
 
     /// The job has ended. A later result of the same job does not count.
@@ -236,8 +239,13 @@ impl<W: Work, L: OwnerRef<W::Output>> Job<W, L> {
             End::Panicked(payload)
         };
         let mut ran = Ok(ControlFlow::Continue(()));
-        owner.make_run(name, W::IS_PERIODIC, &mut || {
-            ran = caught(|| W::run(work, hook));
+        owner.make_run(name, &mut || {
+            let mut run = || caught(|| W::run(work, hook));
+            ran = if W::IS_PERIODIC && L::HAS_ROOT_SPANS {
+                caught(|| trace::in_a_root_span(run)).unwrap_or_else(Err) // the subscriber is user code too
+            } else {
+                run()
+            };
             ran.is_err()
         });
         if let ControlFlow::Break(value) = ran.map_err(panicked)? {

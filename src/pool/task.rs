@@ -19,7 +19,6 @@ use super::shared::{QueuedTask, Shared};
 use crate::backpressure::PendingLimit;
 use crate::executor::deadlock::{Waiting, wait_for};
 use crate::job::{AtomicPosition, Due, End, Job, Next, Owner, OwnerRef, Position, Ran, Work};
-use crate::observe::trace;
 use crate::{Cancel, Cancellable, PanicHook};
 
 /// A task as its handles have it. It keeps its pool alive until it has ended.
@@ -33,6 +32,7 @@ pub(super) struct Returns<T> {
 
 impl<T: Send + 'static> OwnerRef<T> for Returns<T> {
     type Owner = Shared;
+    const HAS_ROOT_SPANS: bool = true;
 
     fn get(&self) -> Option<impl Deref<Target = Shared>> {
         Some(&*self.shared)
@@ -78,14 +78,13 @@ impl Owner for Shared {
         &self.settings.on_panic
     }
 
-    fn make_run(&self, name: &'static str, is_periodic: bool, run: &mut dyn FnMut() -> bool) {
+    fn make_run(&self, name: &'static str, run: &mut dyn FnMut() -> bool) {
         let call = |hook: &Option<RunHook>, panicked| {
             let hook = hook.as_ref();
             hook.into_iter().for_each(|hook| _ = self.hook().catch(None, || hook(name, panicked)));
         };
         call(&self.settings.before, false);
-        let panicked = if is_periodic { trace::in_a_root_span(run) } else { run() };
-        call(&self.settings.after, panicked);
+        call(&self.settings.after, run());
     }
 
     fn limit(&self) -> &PendingLimit {

@@ -284,6 +284,55 @@ mod spans {
         });
     }
 
+    /// Panics when it is told this of a span.
+    struct Rude(&'static str);
+
+    impl Rude {
+        fn hear(&self, what: &str) {
+            if self.0 == what {
+                panic_on_purpose();
+            }
+        }
+    }
+
+    impl<S: Subscriber> Layer<S> for Rude {
+        fn on_new_span(&self, _: &Attributes<'_>, _: &Id, _: Context<'_, S>) {
+            self.hear("new");
+        }
+
+        fn on_enter(&self, _: &Id, _: Context<'_, S>) {
+            self.hear("enter");
+        }
+
+        fn on_exit(&self, _: &Id, _: Context<'_, S>) {
+            self.hear("exit");
+        }
+    }
+
+    #[test]
+    fn s17_a_subscriber_that_panics_ends_a_series_of_a_pool_and_nothing_else() {
+        silence();
+        for what in ["new", "enter", "exit"] {
+            let rude = tracing::Dispatch::new(tracing_subscriber::registry().with(Rude(what)));
+            let after = Arc::new(AtomicUsize::new(0));
+            let panicked = Arc::clone(&after);
+            let pool = ScheduledThreadPool::builder().threads(1).max_pending(1);
+            let pool = pool.thread_factory(move |builder, work| {
+                let rude = rude.clone();
+                builder.spawn(move || tracing::dispatcher::with_default(&rude, work)).map(drop)
+            });
+            let told = move |_name: &str, has_panicked: bool| {
+                panicked.fetch_add(has_panicked.into(), Ordering::Relaxed);
+            };
+            let pool = pool.after_execute(told).build().expect("good settings");
+            let series = pool.schedule_with_fixed_delay(MILLI, MILLI, || ()).expect("open");
+            let end = series.join_timeout(crate::common::PATIENCE).expect("it ends");
+            assert!(end.expect_err("it has failed").is_panic(), "{what}");
+            assert_eq!(after.load(Ordering::Relaxed), 1, "{what}");
+            assert_eq!(pool.submit(|| 7).expect("its place is free").join().expect("it runs"), 7);
+        }
+    }
+
     #[test]
     fn a_refused_task_comes_back_out_of_its_span() {
         listening(|_| {
