@@ -1342,6 +1342,75 @@ fn a_call_of_the_queue_in_the_closure_of_with_panics_and_does_not_hang() {
     assert_eq!((queue.len(), other.len()), (1, 1));
 }
 
+/// Another thread has the lock of the takers, and waits for the shard of the closure. So the insert cannot wake the leader, and panics
+/// when its item is in.
+#[test]
+fn what_an_insert_in_the_closure_of_with_has_put_in_wakes_the_taker_although_it_panics() {
+    let (mut contended, mut rounds) = (0, 0);
+    while contended == 0 {
+        rounds += 1;
+        assert!(rounds < 100, "the other thread never comes first");
+        let (_scheduler, driver, queue) = queue();
+        let (task, mut leader) = (Poller::new(), queue.stream());
+        queue.insert(0, (), 5 * SECOND).expect("open");
+        assert!(poll(&task, &mut leader).is_pending());
+        queue.insert(1, (), 10 * SECOND).expect("open"); // a taker looks at this shard next
+        let other = queue.clone();
+        let mut taker = None;
+        let has_panicked = panics(|| {
+            queue.with(&1, |()| {
+                taker = Some(thread::spawn(move || assert!(other.try_next().is_none())));
+                thread::sleep(10 * MS); // real time: so that it waits
+                _ = queue.insert(2, (), SECOND);
+            })
+        });
+        joined(taker.expect("started"));
+        queue.check_invariants();
+        let is_in = queue.contains_key(&2); // unless it would have come to the shard that is locked
+        assert_eq!(task.woken(), usize::from(is_in));
+        driver.advance(SECOND);
+        let next = poll(&task, &mut leader);
+        assert_eq!(next.map(|item| item.map(|item| item.key)).is_ready(), is_in);
+        contended += usize::from(has_panicked && is_in);
+    }
+}
+
+/// It waits for the lock of the takers, which a thread has that waits for another shard. A second panic would end the process.
+#[test]
+fn a_taker_that_a_panic_drops_in_the_closure_of_with_leaves_the_line() {
+    silence();
+    for _ in 0..4 {
+        let (_scheduler, driver, queue) = queue();
+        let (task, mut leader, mut follower) = (Poller::new(), queue.stream(), queue.stream());
+        queue.insert(0, (), 5 * SECOND).expect("open");
+        assert!(poll(&task, &mut leader).is_pending() && poll(&task, &mut follower).is_pending());
+        queue.insert(1, (), 10 * SECOND).expect("open"); // a taker looks at this shard next
+        let (tell, told) = mpsc::channel();
+        let (holds, looks) = (queue.clone(), queue.clone());
+        let hold = move |(): &mut ()| {
+            tell.send(()).expect("awaited");
+            thread::sleep(40 * MS); // real time: so that the others wait
+        };
+        let holder = thread::spawn(move || holds.with(&1, hold).expect("it is in"));
+        told.recv().expect("it has the shard");
+        let taker = thread::spawn(move || assert!(looks.try_next().is_none()));
+        thread::sleep(20 * MS); // real time: so that it has the takers
+        assert!(panics(|| {
+            queue.with(&0, move |()| {
+                let _dropped = leader;
+                panic_on_purpose();
+            })
+        }));
+        joined(holder);
+        joined(taker);
+        queue.check_invariants();
+        assert_eq!(task.woken(), 1, "the next one leads");
+        assert!(poll(&task, &mut follower).is_pending());
+        driver.advance(5 * SECOND);
+        assert!(poll(&task, &mut follower).is_ready());
+    }
+}
+
 /// A call that takes panics in any case, and before it has changed anything.
 #[test]
 fn s20_a_taker_in_the_closure_of_with_panics_and_costs_no_item() {
