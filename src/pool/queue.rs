@@ -127,9 +127,6 @@ const GRANULARITY: NonZeroU64 = NonZeroU64::new(64_000_000).expect("above zero")
 /// once too early.
 const LOOK: usize = 64;
 
-/// How many items [`drain_due`](DelayedWorkQueue::drain_due) takes out under one hold of the lock.
-const PORTION: usize = 1024;
-
 /// A queue is behind if it has more than so many items, no taker waits, and the first item is [late](State::is_late).
 pub(super) const SHORT: usize = 4096;
 
@@ -431,16 +428,8 @@ impl<T> DelayedWorkQueue<T> {
     #[doc(alias = "drainTo")]
     pub fn drain_due(&self) -> Vec<T> {
         let now = self.clock.now(); // before the lock, so it may be old, but is never ahead of the clock
-        let mut due = Vec::new();
-        loop {
-            // In portions, so that others get the lock in between. Taking items out wakes nobody (WAKE-2).
-            let mut state = self.lock();
-            let before = due.len();
-            due.extend(std::iter::from_fn(|| state.take_due(now)).take(PORTION));
-            if due.len() - before < PORTION {
-                return due;
-            }
-        }
+        // One by one, so that others get the lock in between. Taking items out wakes nobody (WAKE-2).
+        std::iter::from_fn(|| self.lock().take_due(now)).collect()
     }
 
     /// Closes the queue: wakes all takers, and from now on each taker gets `None`, and nothing can be offered.
