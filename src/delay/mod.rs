@@ -162,8 +162,7 @@ pub use taker::{Expirations, NextExpired};
 /// The queue calls `Eq` of keys, and the closure of [`with`](DelayQueue::with), under its lock. They must not call the
 /// queue: such a call may wait for ever, and in the closure of `with` it panics instead. If one of them panics, the panic is the caller's, and the queue stays as it was. Keys, values and wakers are
 /// dropped with nothing locked.
-#[doc(alias = "HashedWheelTimer")]
-#[doc(alias = "Cache")]
+#[doc(alias("HashedWheelTimer", "Cache"))]
 pub struct DelayQueue<K, V> {
     shared: Arc<Shared<K, V>>,
 }
@@ -178,6 +177,9 @@ pub struct Expired<K, V> {
     /// When it was due, or, out of [`close`](DelayQueue::close), when it would have been.
     pub deadline: Instant,
 }
+
+/// The value that the key had before, or what was refused.
+type Inserted<K, V> = Result<Option<V>, InsertError<K, V>>;
 
 impl<K, V> DelayQueue<K, V> {
     /// Creates an empty queue on the clock of this scheduler, and with its precision.
@@ -374,12 +376,7 @@ impl<K: Hash + Eq, V> DelayQueue<K, V> {
     /// # Errors
     ///
     /// Gives key and value back if the queue or its scheduler is closed, or if the queue is full.
-    pub fn insert(
-        &self,
-        key: K,
-        value: V,
-        delay: Duration,
-    ) -> Result<Option<V>, InsertError<K, V>> {
+    pub fn insert(&self, key: K, value: V, delay: Duration) -> Inserted<K, V> {
         self.put(key, value, When::After(delay))
     }
 
@@ -390,16 +387,11 @@ impl<K: Hash + Eq, V> DelayQueue<K, V> {
     /// # Errors
     ///
     /// The errors of [`insert`](DelayQueue::insert).
-    pub fn insert_at(
-        &self,
-        key: K,
-        value: V,
-        deadline: Instant,
-    ) -> Result<Option<V>, InsertError<K, V>> {
+    pub fn insert_at(&self, key: K, value: V, deadline: Instant) -> Inserted<K, V> {
         self.put(key, value, When::At(deadline))
     }
 
-    fn put(&self, key: K, value: V, when: When) -> Result<Option<V>, InsertError<K, V>> {
+    fn put(&self, key: K, value: V, when: When) -> Inserted<K, V> {
         let shared = &*self.shared;
         let place = shared.place(&key);
         let due = shared.due(when);

@@ -39,6 +39,9 @@ pub struct ScheduledFuture<T> {
     has_left_waker: bool,
 }
 
+/// The result, or the future if it has been waited for in vain.
+type Joined<T> = Result<Result<T, JoinError>, ScheduledFuture<T>>;
+
 /// A task as its future sees it.
 pub(crate) trait Joinable<T>: Send + Sync {
     fn result(&self) -> &ResultCell<T>;
@@ -173,7 +176,7 @@ impl<T> ScheduledFuture<T> {
     /// assert_eq!(part.join()?, 42);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn try_join(self) -> Result<Result<T, JoinError>, ScheduledFuture<T>> {
+    pub fn try_join(self) -> Joined<T> {
         self.wait(None)
     }
 
@@ -182,10 +185,7 @@ impl<T> ScheduledFuture<T> {
     /// # Errors
     ///
     /// Returns the future if there is no result in time.
-    pub fn join_timeout(
-        self,
-        timeout: Duration,
-    ) -> Result<Result<T, JoinError>, ScheduledFuture<T>> {
+    pub fn join_timeout(self, timeout: Duration) -> Joined<T> {
         match Instant::now().checked_add(timeout) {
             Some(until) => self.wait(Some(until)),
             None => Ok(self.join()),
@@ -193,7 +193,7 @@ impl<T> ScheduledFuture<T> {
     }
 
     /// Waits for the result. Returns the future if there is none by then, or if a wait without end would never end.
-    fn wait(mut self, until: Option<Instant>) -> Result<Result<T, JoinError>, ScheduledFuture<T>> {
+    fn wait(mut self, until: Option<Instant>) -> Joined<T> {
         let (sleeper, mut waiting) = (Sleeper::new(), None);
         let waker = sleeper.waker();
         loop {

@@ -51,8 +51,7 @@ use crate::{
 /// assert!(beat.cancel());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[doc(alias = "ScheduledThreadPoolExecutor")]
-#[doc(alias = "ScheduledExecutorService")]
+#[doc(alias("ScheduledThreadPoolExecutor", "ScheduledExecutorService"))]
 #[derive(Clone)]
 pub struct ScheduledThreadPool {
     inner: Arc<ShutdownOnDrop>,
@@ -66,6 +65,12 @@ impl Drop for ShutdownOnDrop {
         self.0.shutdown_now().into_iter().for_each(|(_, task)| task.withdraw());
     }
 }
+
+/// The future of a task that was accepted.
+type Accepted<T> = Result<ScheduledFuture<T>, ScheduleError>;
+
+/// What a task that was accepted has, or the closure and why it was refused.
+type Tried<T, F> = Result<T, TryScheduleError<F>>;
 
 impl ScheduledThreadPool {
     /// Returns a pool of at most so many threads, which start when they are needed.
@@ -116,10 +121,7 @@ impl ScheduledThreadPool {
     /// refused.into_task()();
     /// ```
     #[doc(alias("RejectedExecutionHandler", "CallerRunsPolicy"))]
-    pub fn try_execute<F: FnOnce() + Send + 'static>(
-        &self,
-        f: F,
-    ) -> Result<(), TryScheduleError<F>> {
+    pub fn try_execute<F: FnOnce() + Send + 'static>(&self, f: F) -> Tried<(), F> {
         self.try_submit(f).map(drop)
     }
 
@@ -128,10 +130,7 @@ impl ScheduledThreadPool {
     /// # Errors
     ///
     /// If the pool is shut down or full, or no thread can be started.
-    pub fn submit<T: Send + 'static>(
-        &self,
-        f: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<ScheduledFuture<T>, ScheduleError> {
+    pub fn submit<T: Send + 'static>(&self, f: impl FnOnce() -> T + Send + 'static) -> Accepted<T> {
         Ok(self.try_submit(f)?)
     }
 
@@ -143,7 +142,7 @@ impl ScheduledThreadPool {
     pub fn try_submit<T: Send + 'static, F: FnOnce() -> T + Send + 'static>(
         &self,
         f: F,
-    ) -> Result<ScheduledFuture<T>, TryScheduleError<F>> {
+    ) -> Tried<ScheduledFuture<T>, F> {
         self.try_schedule(Duration::ZERO, f)
     }
 
@@ -156,7 +155,7 @@ impl ScheduledThreadPool {
         &self,
         delay: Duration,
         f: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<ScheduledFuture<T>, ScheduleError> {
+    ) -> Accepted<T> {
         Ok(self.try_schedule(delay, f)?)
     }
 
@@ -169,7 +168,7 @@ impl ScheduledThreadPool {
         &self,
         delay: Duration,
         f: F,
-    ) -> Result<ScheduledFuture<T>, TryScheduleError<F>> {
+    ) -> Tried<ScheduledFuture<T>, F> {
         let now = self.now();
         let enqueued = self.shared().enqueue(now, after(now, delay), true, Once::in_span(f));
         Ok(ScheduledFuture::new(enqueued.map_err(Once::refused)?))
@@ -190,7 +189,7 @@ impl ScheduledThreadPool {
         initial: Duration,
         period: Duration,
         f: impl FnMut() -> R + Send + 'static,
-    ) -> Result<ScheduledFuture<()>, ScheduleError> {
+    ) -> Accepted<()> {
         self.schedule_with_period(initial, Period::fixed_rate(period), f)
     }
 
@@ -205,7 +204,7 @@ impl ScheduledThreadPool {
         initial: Duration,
         delay: Duration,
         f: impl FnMut() -> R + Send + 'static,
-    ) -> Result<ScheduledFuture<()>, ScheduleError> {
+    ) -> Accepted<()> {
         self.schedule_with_period(initial, Period::fixed_delay(delay), f)
     }
 
@@ -238,7 +237,7 @@ impl ScheduledThreadPool {
         initial: Duration,
         period: Period,
         f: impl FnMut() -> R + Send + 'static,
-    ) -> Result<ScheduledFuture<()>, ScheduleError> {
+    ) -> Accepted<()> {
         Ok(self.try_schedule_with_period(initial, period, f)?)
     }
 
@@ -253,7 +252,7 @@ impl ScheduledThreadPool {
         initial: Duration,
         period: Period,
         f: F,
-    ) -> Result<ScheduledFuture<()>, TryScheduleError<F>> {
+    ) -> Tried<ScheduledFuture<()>, F> {
         let now = self.now();
         let due = after(now, initial);
         let series = Series::new(type_name::<F>(), due, period, f)?;
