@@ -88,6 +88,22 @@ pub(crate) trait Owner: Send + Sync {
     fn repeats(&self) -> bool;
 }
 
+/// Implements the methods of an [`Owner`] that return what it has.
+macro_rules! owner_has {
+    ($this:ident, now: $now:expr, hook: $hook:expr, limit: $limit:expr) => {
+        fn now(&$this) -> ::std::time::Instant {
+            $now
+        }
+        fn hook(&$this) -> &$crate::PanicHook {
+            &$hook
+        }
+        fn limit(&$this) -> &$crate::backpressure::PendingLimit {
+            &$limit
+        }
+    };
+}
+pub(crate) use owner_has;
+
 /// When a waiting job is due.
 pub(crate) enum Due {
     /// It is due, and waits for its turn.

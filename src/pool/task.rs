@@ -16,10 +16,11 @@ use std::time::Instant;
 use super::builder::RunHook;
 use super::future::{JoinError, Joinable, PanicPayload, ResultCell};
 use super::shared::{QueuedTask, Shared};
-use crate::backpressure::PendingLimit;
 use crate::executor::deadlock::{Waiting, wait_for};
-use crate::job::{AtomicPosition, Due, End, Job, Next, Owner, OwnerRef, Position, Ran, Work};
-use crate::{Cancel, Cancellable, PanicHook};
+use crate::job::{
+    AtomicPosition, Due, End, Job, Next, Owner, OwnerRef, Position, Ran, Work, owner_has,
+};
+use crate::{Cancel, Cancellable};
 
 /// A task as its handles have it. It keeps its pool alive until it has ended.
 pub(super) type PoolTask<W> = Job<W, Returns<<W as Work>::Output>>;
@@ -70,13 +71,7 @@ pub(super) fn run(shared: &Shared, task: QueuedTask) {
 impl Owner for Shared {
     type AfterMove = ();
 
-    fn now(&self) -> Instant {
-        self.settings.clock.now()
-    }
-
-    fn hook(&self) -> &PanicHook {
-        &self.settings.on_panic
-    }
+    owner_has!(self, now: self.settings.clock.now(), hook: self.settings.on_panic, limit: self.limit);
 
     fn make_run(&self, name: &'static str, run: &mut dyn FnMut() -> bool) {
         let call = |hook: &Option<RunHook>, panicked| {
@@ -85,10 +80,6 @@ impl Owner for Shared {
         };
         call(&self.settings.before, false);
         call(&self.settings.after, run());
-    }
-
-    fn limit(&self) -> &PendingLimit {
-        &self.limit
     }
 
     fn remove(&self, position: &AtomicPosition) {
