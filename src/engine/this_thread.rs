@@ -198,6 +198,6 @@ mod tests {
             assert!(!is_waited_for(), "the next run waits itself");
             ended.wait();
         });
-        assert!(is_waited_for() && !lock(&WAITING).iter().any(|waits| *waits == series));
+        assert!(is_waited_for() && !lock(&WAITING).contains(&series));
     }
 }

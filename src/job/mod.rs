@@ -54,9 +54,6 @@ pub(crate) use work::{NamedOnce, Once, Plan, Series, Work, named};
 
 /// The queue that a job belongs to: a worker's, a loop's, or a pool's.
 pub(crate) trait Owner: Send + Sync {
-    /// What [`has_moved`](Owner::has_moved) needs to know.
-    type AfterMove;
-
     fn now(&self) -> Instant;
 
     /// Returns the hook that is told of panics.
@@ -76,12 +73,13 @@ pub(crate) trait Owner: Send + Sync {
     /// Returns when a queued job is due. Called with the job's lock held, so it calls no user code.
     fn deadline(&self, position: &AtomicPosition) -> Option<Due>;
 
-    /// Moves the deadline of a queued job (JOB-6). Called with the job's lock held, so it calls no user code. Returns
-    /// `None` if the job is not in the queue any more, or if the owner has ended and would not run it then.
-    fn move_to(&self, position: &AtomicPosition, deadline: Instant) -> Option<Self::AfterMove>;
+    /// Moves the deadline of a queued job (JOB-6). Called with the job's lock held, so it calls no user code. Returns true if it
+    /// leaves something to [`has_moved`](Owner::has_moved), and `None` if the job is not in the queue any more, or if the
+    /// owner has ended and would not run it then.
+    fn move_to(&self, position: &AtomicPosition, deadline: Instant) -> Option<bool>;
 
     /// Does what [`move_to`](Owner::move_to) has left to do, with nothing locked.
-    fn has_moved(&self, _after: Self::AfterMove) {}
+    fn has_moved(&self, _position: &AtomicPosition) {}
 
     /// Returns false if a series that runs now will not run again, because the owner has ended. Called with the job's
     /// lock held.
@@ -138,13 +136,13 @@ pub(crate) trait Place {
         true
     }
 
-    /// Queues a series again.
-    fn put_back(&mut self, next: Next);
+    /// Queues a series again. Returns false if the owner has ended. Then the series has ended too.
+    fn put_back(&mut self, next: Next) -> bool;
 }
 
-impl<F: FnMut(Next)> Place for F {
-    fn put_back(&mut self, next: Next) {
-        self(next);
+impl<F: FnMut(Next) -> bool> Place for F {
+    fn put_back(&mut self, next: Next) -> bool {
+        self(next)
     }
 }
 
@@ -301,9 +299,10 @@ impl<W: Work, L: OwnerRef<W::Output>> Run<L::Owner> for Job<W, L> {
             let plan = work.as_mut().and_then(W::plan);
             if let (Stage::Running(moved), Ok(ended), Some(plan)) = (&mut *stage, &ran, plan) {
                 let next = plan.next(*ended, moved.take());
-                *stage = work.take().map_or(Stage::Done, Stage::Waiting);
-                place.put_back(next);
-                return Ran::Again;
+                if place.put_back(next) {
+                    *stage = work.take().map_or(Stage::Done, Stage::Waiting);
+                    return Ran::Again;
+                }
             }
             let is_cancelled = matches!(*stage, Stage::LastRun);
             *stage = if is_cancelled { Stage::Cancelled } else { Stage::Done };
@@ -398,7 +397,10 @@ impl<W: Work, L: OwnerRef<W::Output>> Cancel for Job<W, L> {
             _ => None,
         };
         drop(stage);
-        after.map(|after| owner.has_moved(after)).is_some()
+        if after == Some(true) {
+            owner.has_moved(&self.position);
+        }
+        after.is_some()
     }
 
     fn deadline(&self) -> Option<Instant> {

@@ -41,7 +41,9 @@ use super::run_loop::Quit;
 use super::turn;
 use crate::backpressure::{Backpressure, Flow, PendingLimit};
 use crate::clock::epoch::Epoch;
-use crate::job::{AtomicPosition, Due, Job, Next, Owner, Place, Position, Run, Taken, Work};
+use crate::job::{
+    AtomicPosition, Due, Job, Next, Owner, Place, Position, Run, Taken, Work, owner_has,
+};
 use crate::platform::impls::impl_debug;
 use crate::platform::sync::{AtomicBool, Mutex, MutexGuard, Ordering, lock};
 use crate::wake::SleepState;
@@ -480,7 +482,7 @@ impl Place for OutOfQueue<'_> {
     /// It has its turn from the moment when it became possible: when it was planned for, or when the run before it ended,
     /// whichever is later. By its plan alone, a series that lags behind would always be the first, and nothing else would
     /// ever run. The plan itself, and so the phase, does not change.
-    fn put_back(&mut self, Next { due, ended }: Next) {
+    fn put_back(&mut self, Next { due, ended }: Next) -> bool {
         let mut inbox = self.shared.inbox();
         let mut due = due.max(ended);
         // On a clock that stands still, or has long steps, a series that is behind would be due at the call of
@@ -490,26 +492,14 @@ impl Place for OutOfQueue<'_> {
         }
         inbox.file(self.shared.epoch.number(due), self.task.clone());
         self.shared.changed.store(true, Ordering::Relaxed);
+        true
     }
 }
 
 impl_debug!(Shared, self, quit: self.quit_state());
 
 impl Owner for Shared {
-    /// Whether the loop has to be woken for the new deadline.
-    type AfterMove = bool;
-
-    fn now(&self) -> Instant {
-        self.clock.now()
-    }
-
-    fn hook(&self) -> &PanicHook {
-        &self.hook
-    }
-
-    fn limit(&self) -> &PendingLimit {
-        &self.limit
-    }
+    owner_has!(self, now: self.clock.now(), hook: self.hook, limit: self.limit);
 
     /// Removes a delayed task. An immediate one stays in its queue, without its closure, until its turn or a sweep.
     fn remove(&self, position: &AtomicPosition) {
@@ -543,8 +533,8 @@ impl Owner for Shared {
         Some(self.claim_wake(&mut inbox, Some(deadline)))
     }
 
-    fn has_moved(&self, must_wake: bool) {
-        self.wake_if(must_wake);
+    fn has_moved(&self, _position: &AtomicPosition) {
+        self.wake_if(true);
     }
 
     fn repeats(&self) -> bool {

@@ -156,8 +156,8 @@ impl DefaultPump {
     fn wait(&self, until: Option<Instant>) {
         let waited = PanicHook::default().catch(None, || {
             let is_due = until.is_some_and(|until| until <= self.clock.now());
-            let is_over = is_due || (self.was_woken.get() && self.is_woken_soon());
-            if !is_over {
+            let spins = self.was_woken.get();
+            if !is_due && !self.sleeper.is_woken() && !(spins && self.is_woken_soon()) {
                 self.clock.sleep(&self.sleeper, until);
             }
         });

@@ -385,7 +385,7 @@ impl Unstarted {
     /// A series runs once. Its future gets [`JoinError::Cancelled`](super::JoinError::Cancelled), unless this run
     /// breaks.
     pub fn run(self) {
-        _ = self.task.run(&self.shared, &mut |_: Next| ()); // and what waits again is dropped
+        _ = self.task.run(&self.shared, &mut |_: Next| false);
     }
 }
 

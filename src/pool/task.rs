@@ -17,9 +17,7 @@ use super::builder::RunHook;
 use super::future::{JoinError, Joinable, PanicPayload, ResultCell};
 use super::shared::{QueuedTask, Shared};
 use crate::executor::deadlock::{Waiting, wait_for};
-use crate::job::{
-    AtomicPosition, Due, End, Job, Next, Owner, OwnerRef, Position, Ran, Work, owner_has,
-};
+use crate::job::{AtomicPosition, Due, End, Job, Next, Owner, OwnerRef, Position, Work, owner_has};
 use crate::{Cancel, Cancellable};
 
 /// A task as its handles have it. It keeps its pool alive until it has ended.
@@ -51,26 +49,21 @@ impl<T: Send + 'static> OwnerRef<T> for Returns<T> {
 
 /// Runs a task that has come out of the queue, if it still waits, and puts a series back.
 pub(super) fn run(shared: &Shared, task: QueuedTask) {
-    let mut is_in = true;
     let mut put_back = |Next { due, ended }| {
         let due = due.max(ended); // not by the plan alone
         // Asked under the queue's lock: the search of a shutdown, or of a new policy, comes before it, or finds the task.
         let may_repeat = |is_shut| shared.may_run(is_shut, true, false);
         let note = |key| task.position().set(Position::Delayed(key));
         let queue = &shared.queue;
-        is_in = queue.offer_noted(due, Arc::clone(&task), Some(ended), may_repeat, note).is_ok();
+        queue.offer_noted(due, Arc::clone(&task), Some(ended), may_repeat, note).is_ok()
     };
-    if task.run(shared, &mut put_back) == Ran::Again && !is_in {
-        task.withdraw();
-    }
+    task.run(shared, &mut put_back);
     // If nobody has taken the result, it is dropped here, with the task. The memory of the task is freed after
     // that, so `deadlock`, which knows this run by its address, does not take another task for it.
     shared.hook().catch(None, || drop(task));
 }
 
 impl Owner for Shared {
-    type AfterMove = ();
-
     owner_has!(self, now: self.settings.clock.now(), hook: self.settings.on_panic, limit: self.limit);
 
     fn make_run(&self, name: &'static str, run: &mut dyn FnMut() -> bool) {
@@ -90,12 +83,12 @@ impl Owner for Shared {
         self.queue.deadline_of(position.key()).map(Due::At)
     }
 
-    fn move_to(&self, position: &AtomicPosition, deadline: Instant) -> Option<()> {
+    fn move_to(&self, position: &AtomicPosition, deadline: Instant) -> Option<bool> {
         // A shutdown that runs nothing delayed leaves what is due in the queue. That task must not become delayed again. Asked
         // under the queue's lock, so that the search of a shutdown comes before it, or finds the task where it was moved.
         let may_move =
             |task: &QueuedTask, is_shut| self.may_run(is_shut, task.is_periodic(), false);
-        self.queue.reset_at(position.key(), deadline, may_move).then_some(())
+        self.queue.reset_at(position.key(), deadline, may_move).then_some(false)
     }
 
     fn repeats(&self) -> bool {

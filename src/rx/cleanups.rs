@@ -59,7 +59,7 @@ impl Cleanups {
         let (with_end, cleanups) = Cleanups::with_end(task);
         let run = move || {
             let with_end = with_end; // the closure owns both in one piece
-            let WithEnd { task, end } = with_end;
+            let (task, end) = with_end;
             let result = task();
             drop(end);
             result
@@ -92,7 +92,7 @@ impl Cleanups {
         let (mut with_end, cleanups) = Cleanups::with_end(series);
         let run = move || {
             let with_end = &mut with_end; // the closure owns both in one piece
-            (with_end.task)()
+            (with_end.0)()
         };
         (run, cleanups)
     }
@@ -112,7 +112,8 @@ impl Cleanups {
         lock_std(&self.list).is_none()
     }
 
-    fn with_end<F>(task: F) -> (WithEnd<F, impl Sized>, Cleanups) {
+    /// Returns a closure with what its drop runs, which is dropped after it.
+    fn with_end<F>(task: F) -> ((F, impl Sized), Cleanups) {
         let cleanups = Cleanups { list: Arc::new(Mutex::new(Some(Vec::new()))) };
         let ended = cleanups.clone();
         let end = RunOrDrop::new(move |_| {
@@ -121,15 +122,8 @@ impl Cleanups {
             list.into_iter().flatten().for_each(|cleanup| _ = panics.catch(cleanup));
             panics.resume(); // now that all have run
         });
-        (WithEnd { task, end }, cleanups)
+        ((task, end), cleanups)
     }
 }
 
 impl_debug!(Cleanups, self, has_ended: self.has_ended());
-
-/// A closure, and what its drop runs.
-struct WithEnd<F, E> {
-    task: F,
-    /// Dropped after the task.
-    end: E,
-}

@@ -152,13 +152,11 @@ impl Delayed {
         Some(self.tasks.as_ref()?.get(key)?.deadline)
     }
 
-    /// Moves the deadline of a task. Its timer has to follow (DELAY-2). Returns `None` if it has left.
-    pub(super) fn move_to(&mut self, key: WheelKey, deadline: Instant) -> Option<WheelKey> {
+    /// Moves the deadline of a task. Its timer has to follow (DELAY-2). Returns false if it has left.
+    pub(super) fn move_to(&mut self, key: WheelKey, deadline: Instant) -> bool {
         let place = self.place(deadline);
-        let tasks = self.tasks.as_mut()?;
-        tasks.reset(key, place);
-        tasks.get_mut(key)?.deadline = deadline;
-        Some(key)
+        let Some(tasks) = &mut self.tasks else { return false };
+        tasks.reset(key, place) && tasks.get_mut(key).map(|task| task.deadline = deadline).is_some()
     }
 
     // ----- timers --------------------------------------------------------------------------

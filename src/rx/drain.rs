@@ -314,7 +314,10 @@ impl SerialQueue {
             let passed = || self.passed.load(Ordering::Relaxed);
             let before = cfg!(debug_assertions).then(passed);
             let mut wait = None;
-            let mut place = |next: Next| wait = self.put_back(&job, next);
+            let mut place = |next: Next| {
+                wait = self.put_back(&job, next);
+                true
+            };
             if job.run(self, &mut place) == Ran::Again {
                 if let Some(wait) = wait {
                     if self.hook.catch(None, || self.set_timer(wait, job.name())) != Some(Ok(())) {

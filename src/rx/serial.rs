@@ -57,10 +57,9 @@ use super::timer::cancel_timer;
 use super::worker::TaskQueue;
 use crate::backpressure::{Backpressure, Flow, PendingLimit};
 use crate::clock::epoch::Epoch;
-use crate::job::{AtomicPosition, Due, Next, Owner, Position};
+use crate::job::{AtomicPosition, Due, Next, Owner, Position, owner_has};
 use crate::platform::panics::caught;
 use crate::platform::sync::{Mutex, MutexGuard, Ordering, lock};
-use crate::wheel::WheelKey;
 use crate::{Executor, PanicHook, ScheduleError, Scheduler};
 
 /// With more incoming tasks than this, the threads that bring them are held back.
@@ -337,20 +336,7 @@ fn is_stale((number, job): &Queued) -> bool {
 }
 
 impl Owner for SerialQueue {
-    /// The key of the task whose timer has to follow.
-    type AfterMove = Option<WheelKey>;
-
-    fn now(&self) -> Instant {
-        self.retries.timers.now()
-    }
-
-    fn hook(&self) -> &PanicHook {
-        &self.hook
-    }
-
-    fn limit(&self) -> &PendingLimit {
-        &self.limit
-    }
+    owner_has!(self, now: self.retries.timers.now(), hook: self.hook, limit: self.limit);
 
     fn remove(&self, position: &AtomicPosition) {
         let mut state = self.state();
@@ -372,14 +358,14 @@ impl Owner for SerialQueue {
         }
     }
 
-    fn move_to(&self, position: &AtomicPosition, deadline: Instant) -> Option<Option<WheelKey>> {
+    fn move_to(&self, position: &AtomicPosition, deadline: Instant) -> Option<bool> {
         // The task's timer, and a move on another thread, change its position under the lock of the state alone. So the
         // position counts only as it is read under that lock.
         let outgoing = lock(&self.outgoing);
         let mut state = self.state();
         match position.get() {
             // If it has left, it is about to be cancelled.
-            Position::Delayed(key) => state.delayed.move_to(key, deadline).map(Some),
+            Position::Delayed(key) => state.delayed.move_to(key, deadline).then_some(true),
             // Otherwise the task stays where it is.
             Position::Queued(number) if self.keeps_time(&state) => {
                 let find = |tasks: &VecDeque<Queued>| {
@@ -388,14 +374,15 @@ impl Owner for SerialQueue {
                 };
                 let job = find(&outgoing.tasks).or_else(|| find(&state.incoming))?;
                 state.leave(position);
-                Some(Some(state.delayed.insert(job, deadline, Timer::Stored(None)).key))
+                state.delayed.insert(job, deadline, Timer::Stored(None));
+                Some(true)
             }
             _ => None,
         }
     }
 
-    fn has_moved(&self, key: Option<WheelKey>) {
-        key.into_iter().for_each(|key| self.follow(key));
+    fn has_moved(&self, position: &AtomicPosition) {
+        self.follow(position.key()); // that of a later wait, if it waits again by now
         self.sweep();
     }
 

@@ -30,7 +30,7 @@ use super::delayed::Entry;
 use super::drain;
 use super::worker::TaskQueue;
 use crate::backpressure::{Backpressure, PendingLimit};
-use crate::job::{AtomicPosition, Due, Next, Owner, Position, Ran};
+use crate::job::{AtomicPosition, Due, Next, Owner, Position, Ran, owner_has};
 use crate::platform::panics::{quietly, rest_blind};
 use crate::platform::sync::lock_std;
 use crate::pool::DelayedWorkQueue;
@@ -160,6 +160,7 @@ impl Member {
         let mut put_back = |Next { due, ended }: Next| {
             // A series that lags behind has its turn after all that was due when its last run ended.
             is_queued = self.insert(job, due.max(ended), ended).is_some();
+            true
         };
         if job.run(self, &mut put_back) == Ran::Again && !is_queued {
             job.cancel();
@@ -169,19 +170,7 @@ impl Member {
 }
 
 impl Owner for Member {
-    type AfterMove = Option<WheelKey>;
-
-    fn now(&self) -> Instant {
-        self.queue.clock.now()
-    }
-
-    fn hook(&self) -> &PanicHook {
-        &self.hook
-    }
-
-    fn limit(&self) -> &PendingLimit {
-        &self.limit
-    }
+    owner_has!(self, now: self.queue.clock.now(), hook: self.hook, limit: self.limit);
 
     fn remove(&self, position: &AtomicPosition) {
         let key = position.key(); // only a task that waits gets another one, and this one does not any more
@@ -198,11 +187,11 @@ impl Owner for Member {
         self.queue.tasks.deadline_of(position.key()).map(Due::At)
     }
 
-    fn move_to(&self, position: &AtomicPosition, deadline: Instant) -> Option<Option<WheelKey>> {
+    fn move_to(&self, position: &AtomicPosition, deadline: Instant) -> Option<bool> {
         let own = self.own();
         // The tasks of a disposed worker are about to be cancelled.
         let moves = || self.queue.tasks.reset_at(position.key(), deadline, |_, _| true);
-        (!own.is_disposed && moves()).then_some(None) // no task has a timer
+        (!own.is_disposed && moves()).then_some(false) // no task has a timer
     }
 
     fn repeats(&self) -> bool {

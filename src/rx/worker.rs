@@ -12,14 +12,13 @@ use super::scheduler::ExecutorScheduler;
 use crate::job::{Given, Job, Layer, Once, Owner, Taken, Work};
 use crate::platform::impls::impl_debug;
 use crate::scheduler::schedule_boxes_by_name;
-use crate::wheel::WheelKey;
 use crate::{
     Cancellable, DueTask, Executor, Period, Rejected, Repeat, RepeatingTask, Request, Schedule,
     ScheduleError, Task,
 };
 
 /// Where a worker's tasks wait: a queue of its own, a part of a shared one, or one that the caller's thread drains.
-pub(super) trait TaskQueue: Owner<AfterMove = Option<WheelKey>> {
+pub(super) trait TaskQueue: Owner {
     /// Takes in a job that waits, until a deadline if that has not come, or refuses it and leaves it alone.
     /// If too many tasks are queued, holds the calling thread back for a while, so that they have time to run, unless
     /// another thread may wait for this one: it runs a task of a worker, or brings one of a scheduler.
