@@ -157,7 +157,8 @@ impl DefaultPump {
         let waited = PanicHook::default().catch(None, || {
             let is_due = until.is_some_and(|until| until <= self.clock.now());
             let spins = self.was_woken.get();
-            if !is_due && !self.sleeper.is_woken() && !(spins && self.is_woken_soon()) {
+            let is_over = is_due || self.sleeper.is_woken() || spins && self.is_woken_soon();
+            if !is_over {
                 self.clock.sleep(&self.sleeper, until);
             }
         });
