@@ -572,8 +572,8 @@ fn s05_a_zero_delay_from_another_thread_does_not_wait_for_the_tick_of_a_driver()
     let other = scheduler.clone();
     thread::spawn(move || {
         thread::sleep(MILLI * 50); // so that the driver is asleep, which is what this tests
-        let scheduled = Instant::now();
-        let task = move || sender.send(scheduled.elapsed()).expect("the receiver lives");
+        let began = Instant::now();
+        let task = move || sender.send(began.elapsed()).expect("the receiver lives");
         other.schedule_once(Duration::ZERO, task).expect("open");
     });
     assert_eq!(driver.advance(SECOND), 1);
