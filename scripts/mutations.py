@@ -251,6 +251,8 @@ MUTATIONS = [
      "        executor.backlog.count_done(self.batch.over);\n", "", TESTS + ["--lib", "counts_where"]),
     ("an old executor runs what has moved", "src/engine/slots/state.rs",
      "let without = self.filed_again().0 & ", "let without = self.0 & ", tests("end_of_life::s29_crossings")),
+    ("an executor is given the rest of a batch after a stop", "src/engine/run.rs",
+     "!self.is_closing() && task::is_live(due) //", "task::is_live(due) //", tests("end_of_life::s29_s31_end_of_life")),
     ("a batch goes on after a stop", "src/engine/run.rs",
      "            if self.is_closing() {\n                return; // the last turn", "            if false {\n                return; // the last turn",
      tests("end_of_life::s29_s31_end_of_life")),

@@ -358,7 +358,7 @@ impl due::TaskOwner for Shared {
     }
 
     fn is_pending(&self, due: Entry) -> bool {
-        task::is_live(due)
+        !self.is_closing() && task::is_live(due) // as in `run_all`
     }
 
     fn now(&self) -> Option<Instant> {

@@ -33,7 +33,7 @@ pub(crate) trait TaskOwner: Send + Sync {
     fn count_refused(&self);
     /// Has a task handed over again, which came back elsewhere.
     fn hand_over_again(&self, entry: Entry);
-    /// Returns true if the task is still to run.
+    /// Returns true if the task is still to run, as far as is known without a claim.
     fn is_pending(&self, entry: Entry) -> bool;
     /// Returns the name of the task's closure, or `None` if the task is not pending any more.
     fn name(&self, entry: Entry) -> Option<&'static str>;
@@ -379,7 +379,7 @@ impl Rejected {
 pub(crate) const AHEAD: usize = 16;
 
 /// Tasks that are due, in order of their deadlines: an iterator over [`DueTask`]s, which leaves out those that have
-/// been cancelled in the meantime.
+/// been cancelled in the meantime. It ends when their scheduler is stopped, and the others are leftovers then.
 ///
 /// See [`Executor::execute_batch`](crate::Executor::execute_batch).
 pub struct DueBatch {
@@ -489,7 +489,7 @@ impl Iterator for DueBatch {
             let due = self.due.get(self.taken).copied()?;
             self.due.get(self.taken + AHEAD).inspect(|soon| soon.prefetch());
             self.taken += 1;
-            // A hint that spares executors most of what was cancelled. The claim decides.
+            // A hint that spares executors most of what was cancelled, and all once the scheduler is stopped. The claim decides.
             if self.origin.owner.is_pending(due) {
                 return Some(DueTask::scheduled(self.origin.clone(), due));
             }

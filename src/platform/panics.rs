@@ -1,7 +1,8 @@
 //! Catching the panics of user code.
 
 use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::thread;
 use std::time::Duration;
 
 /// The payload of a panic.
@@ -32,12 +33,37 @@ pub(crate) fn discard(payload: Payload) {
     }
 }
 
+/// The first panic of several pieces of user code. It goes on when all of them have run.
+#[derive(Default)]
+pub(crate) struct FirstPanic(Option<Payload>);
+
+impl FirstPanic {
+    /// Runs a piece of code. Returns `None` if it panics.
+    pub(crate) fn catch<R>(&mut self, code: impl FnOnce() -> R) -> Option<R> {
+        let keep = |panic| match self.0 {
+            None => self.0 = Some(panic),
+            Some(_) => discard(panic),
+        };
+        caught(code).map_err(keep).ok()
+    }
+
+    /// Panics if a piece of code has panicked. On a thread that unwinds already the panic is ignored, because a second
+    /// one would abort.
+    pub(crate) fn resume(self) {
+        match self.0 {
+            Some(panic) if thread::panicking() => discard(panic),
+            Some(panic) => resume_unwind(panic),
+            None => {}
+        }
+    }
+}
+
 /// How long a thread rests whose clock panics again and again.
 pub(crate) const BLIND_PAUSE: Duration = Duration::from_millis(100);
 
 /// Rests before a clock that panics is asked again.
 pub(crate) fn rest_blind() {
-    std::thread::sleep(BLIND_PAUSE);
+    thread::sleep(BLIND_PAUSE);
 }
 
 #[cfg(test)]

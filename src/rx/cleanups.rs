@@ -6,9 +6,9 @@
 
 use std::sync::{Arc, Mutex};
 
-use super::composite::FirstPanic;
 use super::timer::RunOrDrop;
 use crate::platform::impls::impl_debug;
+use crate::platform::panics::FirstPanic;
 use crate::platform::sync::lock_std;
 
 /// What is to be done at the end of one task: to release, delete or cancel something. It may be added at any time, also

@@ -1,13 +1,11 @@
 //! A set of handles that are cancelled together.
 
 use std::collections::BTreeMap;
-use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::thread;
 
 use crate::platform::impls::impl_debug;
-use crate::platform::panics::{Payload, caught, discard};
+use crate::platform::panics::FirstPanic;
 use crate::platform::sync::lock_std;
 use crate::{Cancel, Cancellable, PanicHook};
 
@@ -162,28 +160,3 @@ impl_debug!(CompositeCancellable, self,
     len: { self.set().handles.len() }, // in a block, so that the lock is free when the formatter runs
     is_cancelled: self.is_cancelled()
 );
-
-/// The first panic of several pieces of user code. It goes on when all of them have run.
-#[derive(Default)]
-pub(super) struct FirstPanic(Option<Payload>);
-
-impl FirstPanic {
-    /// Runs a piece of code. Returns `None` if it panics.
-    pub(super) fn catch<R>(&mut self, code: impl FnOnce() -> R) -> Option<R> {
-        let keep = |panic| match self.0 {
-            None => self.0 = Some(panic),
-            Some(_) => discard(panic),
-        };
-        caught(code).map_err(keep).ok()
-    }
-
-    /// Panics if a piece of code has panicked. On a thread that unwinds already the panic is ignored, because a second
-    /// one would abort.
-    pub(super) fn resume(self) {
-        match self.0 {
-            Some(panic) if thread::panicking() => discard(panic),
-            Some(panic) => resume_unwind(panic),
-            None => {}
-        }
-    }
-}

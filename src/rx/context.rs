@@ -3,12 +3,12 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use super::composite::FirstPanic;
 use super::scheduler::ExecutorScheduler;
 use super::worker::Worker;
 use crate::PanicHook;
 use crate::job::{Plan, Work};
 use crate::platform::impls::impl_debug;
+use crate::platform::panics::FirstPanic;
 
 /// Captures a context of a thread, and installs it on another.
 ///

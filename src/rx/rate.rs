@@ -37,8 +37,8 @@ use std::any::type_name;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::composite::FirstPanic;
 use super::timer::{RunOrDrop, after, cancel_timer};
+use crate::platform::panics::FirstPanic;
 use crate::platform::sync::{Mutex, MutexGuard, lock};
 use crate::{Cancellable, PanicHook, Request, Schedule, ScheduleError, TryScheduleError};
 
