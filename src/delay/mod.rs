@@ -91,7 +91,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use crate::clock::tick::Moment;
 use crate::clock::timeline::When;
 use crate::executor::deadlock::while_running;
 use crate::platform::impls::impl_debug;
@@ -488,11 +487,7 @@ impl<K: Hash + Eq, V> DelayQueue<K, V> {
         let mut items = self.shared.shard(place.shard);
         let value = items.get_mut(place.hash, key)?; // `f` is dropped after the guard, as parameters are
         let called = while_running(self.shared.address(), || caught(|| f(value)));
-        drop(items);
-        Some(called.unwrap_or_else(|panic| {
-            self.shared.wake_leader_for(Moment(0)); // an insert in `f` may have put its item in before it panicked
-            resume_unwind(panic)
-        }))
+        Some(called.unwrap_or_else(|panic| resume_unwind(panic)))
     }
 }
 

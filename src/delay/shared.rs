@@ -216,7 +216,7 @@ impl<K, V> Shared<K, V> {
 
     /// Asks at the line, and wakes the leader if it would sleep past an item that has come in.
     #[cold]
-    pub(super) fn wake_leader_for(&self, deadline: Moment) {
+    fn wake_leader_for(&self, deadline: Moment) {
         let mut takers = self.lock(&self.takers);
         let leader = takers.line.leader_to_wake(deadline);
         if leader.is_some() {
@@ -316,9 +316,7 @@ impl<K, V> Shared<K, V> {
 
     /// Takes a taker out of the line. If it was the leader, wakes the next one, which has no alarm yet.
     pub(super) fn leave_line(&self, ticket: Ticket) {
-        // A second panic would end the process.
-        let takers = &self.takers;
-        let mut takers = if thread::panicking() { lock(takers) } else { self.lock(takers) };
+        let mut takers = self.lock(&self.takers);
         if takers.line.leads(ticket) {
             self.asleep_until.store(AWAKE, Ordering::Relaxed);
         }
