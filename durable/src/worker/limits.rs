@@ -110,6 +110,7 @@ pub(super) struct Groups {
 pub(super) struct Start {
     pub(super) floor: Option<Floor>,
     is_advance: bool,
+    is_new: bool,
 }
 
 impl Groups {
@@ -181,19 +182,24 @@ impl Groups {
     /// Returns where the next claim begins: where something has come, or at one of the places and at the frontier by turns.
     pub(super) fn start(&mut self) -> Start {
         if let Some(new) = self.new.pop_first() {
-            return Start { floor: Some(new), is_advance: false };
+            return Start { floor: Some(new), is_advance: false, is_new: true };
         }
         let is_advance = self.places.is_empty() || self.must_advance && !self.was_advance;
         self.was_advance = is_advance;
         let floor = if is_advance { self.frontier } else { self.places.pop_first() };
         self.must_advance &= !is_advance;
-        Start { floor, is_advance }
+        Start { floor, is_advance, is_new: false }
+    }
+
+    /// Returns the places among which a claim has begun that was not at the frontier.
+    fn places_of(&mut self, start: Start) -> &mut BTreeSet<Floor> {
+        if start.is_new { &mut self.new } else { &mut self.places }
     }
 
     /// Puts back a place at which nothing was claimed.
     pub(super) fn put_back(&mut self, start: Start) {
         match start.floor {
-            Some(place) if !start.is_advance => _ = self.new.insert(place),
+            Some(place) if !start.is_advance => _ = self.places_of(start).insert(place),
             _ => self.must_advance = true,
         }
     }
@@ -237,11 +243,12 @@ impl Groups {
             self.must_advance |= claimed.more;
         }
         // What may wait at or behind the frontier, the claim that begins there will see (GROUP-1).
-        let is_before = |place: &Floor| self.frontier.is_some_and(|frontier| *place < frontier);
+        let frontier = self.frontier;
+        let is_before = |place: &Floor| frontier.is_some_and(|frontier| *place < frontier);
         if let Some(reached) = behind {
             if is_before(&reached) {
                 if !seen.is_empty() || !claimed.timers.is_empty() {
-                    self.places.insert(reached);
+                    self.places_of(start).insert(reached); // what is behind a late one may be late too
                 }
                 let taken = claimed.timers.iter();
                 let taken = taken.filter_map(|taken| limits.group_of(&taken.timer.key));
@@ -417,6 +424,23 @@ mod tests {
     }
 
     #[test]
+    fn what_was_committed_late_is_claimed_to_its_end_before_anything_else() {
+        let mut groups = Groups::new(Instant::now());
+        groups.wakes(at(1), at(1));
+        let start = groups.start();
+        groups.learn(start, &claimed(&["a/1"], (500, false), &[]), limits(), Duration::ZERO);
+        groups.wakes(at(100), at(600));
+        let start = groups.start();
+        assert_eq!(start.floor, Some((at(100), 0)));
+        groups.put_back(start);
+        // There is room for one of them.
+        let start = groups.start();
+        groups.learn(start, &claimed(&["g/1"], (100, true), &[]), limits(), Duration::ZERO);
+        let starts = [groups.start(), groups.start()].map(|start| start.floor);
+        assert_eq!(starts, [Some((at(100), 0)), Some((at(500), 0))]);
+    }
+
+    #[test]
     fn what_others_hold_is_looked_at_again_and_so_is_all() {
         let now = Instant::now();
         let mut groups = Groups::new(now);
@@ -456,7 +480,7 @@ mod tests {
         groups.try_foreign(&HashSet::from(["a".to_owned()]));
         assert_eq!(groups.start().floor, Some((at(20), 0)));
         // It is gone, and so is what was behind the place.
-        let start = Start { floor: Some((at(20), 0)), is_advance: false };
+        let start = Start { floor: Some((at(20), 0)), is_advance: false, is_new: false };
         groups.learn(start, &claimed(&[], (100, false), &[("c", 30)]), limits(), Duration::ZERO);
         assert!(groups.passed.contains_key("a") && !groups.passed.contains_key("b"));
         groups.begin_anew(now);

@@ -505,7 +505,7 @@ impl Shared {
     pub(crate) fn hear_of(&self, kind: usize, wake: SystemTime) {
         self.expect(kind, wake);
         let clock = self.clock();
-        // What is due is claimed now, which has an answer too.
+        // Of what is due no clock has to be known.
         if wake > clock.time(self.scheduler.now()) {
             _ = self.causes.insert_at(Cause::Clock, (), clock.fresh_until());
         }

@@ -62,7 +62,7 @@ pub(crate) fn wake_as_usual() {
 }
 
 /// Makes one sleep, which does not unwind, end on time, and then restores the timer slack of the thread. That takes up to
-/// three system calls, and none on a thread that is woken on time anyway.
+/// three system calls, and none on a thread that has called [`wake_on_time`].
 pub(crate) fn on_time<T>(sleep: impl FnOnce() -> T) -> T {
     let usual = if IS_ON_TIME.get() { 0 } else { system::slack() };
     if usual <= 1 {
