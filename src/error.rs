@@ -48,7 +48,8 @@ pub enum ScheduleError {
     NoThread,
 }
 
-/// The error of [`Driver::block_on`](crate::Driver::block_on): the future waits, and nothing on this thread will wake it.
+/// The error of [`Driver::block_on`](crate::Driver::block_on): the future waits, and nothing on this thread will wake it. Perhaps its
+/// sleeps are those of another scheduler, which a guard of [`enter`](crate::Scheduler::enter) has put in force.
 ///
 /// ```
 /// use tickwheel::Scheduler;

@@ -180,7 +180,8 @@ impl<T> ScheduledFuture<T> {
         self.wait(None)
     }
 
-    /// Waits for the result, at most for the given time by the system's clock.
+    /// Waits for the result, at most for the given time by the system's clock. It is never refused: a wait that would never end
+    /// lasts for that time.
     ///
     /// # Errors
     ///

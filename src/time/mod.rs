@@ -318,8 +318,8 @@ pub fn pause() {
 /// Lets the time of this thread run again, from where the virtual clock of [`pause`] stands.
 ///
 /// A future that was made on the virtual clock waits for the rest of its time in real time. The time of this thread
-/// stays ahead of that of others by as much as it was advanced. Inside a guard of [`Scheduler::enter`], that
-/// scheduler's time counts again.
+/// stays ahead of that of others by as much as it was advanced, so an instant of it means another time there. Inside a
+/// guard of [`Scheduler::enter`], that scheduler's time counts again.
 ///
 /// # Panics
 ///
@@ -331,9 +331,9 @@ pub fn resume() {
 
 /// Moves the virtual clock of this thread by `duration`, and lets other tasks run.
 ///
-/// The sleeps that are due on the way are woken in the order of their deadlines. Their tasks run when this future has
-/// returned to the runtime, so they find the clock at its new time. To have them run one by one, at their own times,
-/// [`sleep`](sleep()) on a runtime that moves the time when it is idle.
+/// The sleeps that are due on the way, and were polled before, are woken in the order of their deadlines. Their tasks
+/// run when this future has returned to the runtime, so they find the clock at its new time. To have them run one by one,
+/// at their own times, [`sleep`](sleep()) on a runtime that moves the time when it is idle.
 ///
 /// # Panics
 ///
