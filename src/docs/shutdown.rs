@@ -15,7 +15,9 @@
 //! | repeats, and is in a run | returned when that run has ended | runs once more when that run has ended | dropped when that run has ended |
 //! | was cancelled before | nothing | nothing | nothing |
 //!
-//! Each cell of the first six rows is a test (`tests/end_of_life/s29_s31_end_of_life.rs`).
+//! Each cell of the first six rows is a test (`tests/end_of_life/s29_s31_end_of_life.rs`). A turn that has begun goes to its end: if a
+//! task on [`Inline`](crate::Inline) stops the scheduler, those that are due with it still run, a thousand and as many as have just
+//! come in at most.
 //!
 //! # How the calls differ
 //!

@@ -15,8 +15,7 @@
 //!
 //! Between turns the entry of a pending task is in exactly one of these: a lane, the wheel, the ready queue, a retry
 //! queue, or the queue of an executor. A cancelled task leaves a stale entry, and so may one whose deadline was moved
-//! (see [`state`](slots::state)). Any step that meets a stale entry drops it. Once the scheduler is stopped, a task may have no entry:
-//! the last turn finds it in its holder.
+//! (see [`state`](slots::state)). Any step that meets a stale entry drops it.
 //!
 //! | file | what it is |
 //! | --- | --- |

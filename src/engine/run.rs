@@ -1,6 +1,6 @@
 //! The ways out: a task is claimed, and run or dropped.
 //!
-//! `run`, `run_all` and `forfeit` are the ways out by an executor, and `take_wakers` is that of wakers. A task also leaves by a
+//! `run_all` and `forfeit` are the ways out by an executor, and `take_wakers` is that of wakers. A task also leaves by a
 //! cancel, or as a leftover. Every way out begins with a claim, so a task has exactly one end.
 //!
 //! The order of steps is the same everywhere: count, let the user's code run or drop, free the holder, report a panic. So
@@ -309,20 +309,12 @@ impl Shared {
 }
 
 impl due::TaskOwner for Shared {
-    #[inline]
-    fn run(&self, entry: Entry) {
-        if let Some((task, due)) = Running::claim(entry, |entry| self.put_off(entry)) {
-            self.run_claimed(task, due, true);
-        }
-    }
-
     fn run_all(&self, entries: &[Entry]) {
         for (at, entry) in entries.iter().enumerate() {
-            if self.is_closing() {
-                return; // the last turn finds the others in their holders (S29)
-            }
             entries.get(at + AHEAD).inspect(|soon| soon.prefetch());
-            self.run(*entry);
+            if let Some((task, due)) = Running::claim(*entry, |entry| self.put_off(entry)) {
+                self.run_claimed(task, due, true);
+            }
         }
     }
 
@@ -358,7 +350,7 @@ impl due::TaskOwner for Shared {
     }
 
     fn is_pending(&self, due: Entry) -> bool {
-        !self.is_closing() && task::is_live(due) // as in `run_all`
+        task::is_live(due)
     }
 
     fn now(&self) -> Option<Instant> {

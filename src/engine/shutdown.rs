@@ -1,9 +1,9 @@
 //! The last turn: it makes leftovers of what is pending, or drops it, and wakes the wakers.
 //!
 //! A task is pending in a lane, in the wheel, in the ready queue, in a retry queue, or in the queue of an executor that
-//! has taken and not started it (S29), or it is left of a batch that a stop has ended. To find these, the engine looks at
-//! all holders. A holder names the scheduler of its task. The engine claims each task by its word. So a task that starts at
-//! this moment runs and is no leftover, and an executor that comes to a claimed task later runs nothing.
+//! has taken and not started it (S29). To find the tasks that executors have, the engine looks at all holders. A holder
+//! names the scheduler of its task. The engine claims each task by its word. So a task that starts at this moment runs and
+//! is no leftover, and an executor that comes to a claimed task later runs nothing.
 
 use super::Engine;
 use super::this_thread::TurningMark;

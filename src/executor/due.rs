@@ -21,9 +21,7 @@ pub(crate) type Closure = Box<dyn FnOnce() + Send>;
 
 /// The scheduler that a due task belongs to. The engine implements it, so this module does not depend on the engine.
 pub(crate) trait TaskOwner: Send + Sync {
-    /// Claims the task and runs it, unless it was cancelled. Never unwinds.
-    fn run(&self, entry: Entry);
-    /// Runs each of these tasks like that, until the scheduler is stopped.
+    /// Claims each of these tasks and runs it, unless it was cancelled. Never unwinds.
     fn run_all(&self, entries: &[Entry]);
     /// Claims the task and drops it, unless it was cancelled. Never unwinds.
     fn forfeit(&self, entry: Entry);
@@ -33,7 +31,7 @@ pub(crate) trait TaskOwner: Send + Sync {
     fn count_refused(&self);
     /// Has a task handed over again, which came back elsewhere.
     fn hand_over_again(&self, entry: Entry);
-    /// Returns true if the task is still to run, as far as is known without a claim.
+    /// Returns true if the task is still to run.
     fn is_pending(&self, entry: Entry) -> bool;
     /// Returns the name of the task's closure, or `None` if the task is not pending any more.
     fn name(&self, entry: Entry) -> Option<&'static str>;
@@ -54,7 +52,7 @@ pub(crate) struct Origin {
 impl Origin {
     /// Runs a task, unless it was cancelled.
     pub(super) fn run(&self, entry: Entry) {
-        self.owner.run(entry);
+        self.owner.run_all(&[entry]);
         self.count_done();
     }
 
@@ -379,7 +377,7 @@ impl Rejected {
 pub(crate) const AHEAD: usize = 16;
 
 /// Tasks that are due, in order of their deadlines: an iterator over [`DueTask`]s, which leaves out those that have
-/// been cancelled in the meantime. It ends when their scheduler is stopped, and the others are leftovers then.
+/// been cancelled in the meantime.
 ///
 /// See [`Executor::execute_batch`](crate::Executor::execute_batch).
 pub struct DueBatch {
@@ -419,8 +417,7 @@ impl DueBatch {
         self.len() == 0
     }
 
-    /// Runs all tasks that are left, in order, on the calling thread. If their scheduler is stopped meanwhile, those that have
-    /// not started are returned as leftovers.
+    /// Runs all tasks that are left, in order, on the calling thread.
     pub fn run_all(&mut self) {
         // Without a `DueTask` for each, which would count a reference. And counted first: a run never unwinds to here.
         let first = std::mem::replace(&mut self.taken, self.due.len());
@@ -489,7 +486,7 @@ impl Iterator for DueBatch {
             let due = self.due.get(self.taken).copied()?;
             self.due.get(self.taken + AHEAD).inspect(|soon| soon.prefetch());
             self.taken += 1;
-            // A hint that spares executors most of what was cancelled, and all once the scheduler is stopped. The claim decides.
+            // A hint that spares executors most of what was cancelled. The claim decides.
             if self.origin.owner.is_pending(due) {
                 return Some(DueTask::scheduled(self.origin.clone(), due));
             }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::{PATIENCE, until};
 use tickwheel::{
-    Cancellable, CloseError, Driver, DueTask, Executor, Inline, Leftovers, PendingTask, Rejected,
+    Cancellable, CloseError, Driver, DueTask, Executor, Leftovers, PendingTask, Rejected,
     ScheduleError, Scheduler, ThreadPool,
 };
 
@@ -56,25 +56,6 @@ fn over(executor: impl Executor) -> Scheduler {
 
 fn driven_over(executor: impl Executor) -> (Scheduler, Driver) {
     Scheduler::builder().executor(executor).build_driven().expect("the defaults are good")
-}
-
-/// What is due together comes in one batch.
-#[test]
-fn s29_what_is_left_of_a_batch_comes_back_once_a_task_stops_the_scheduler() {
-    for (scheduler, driver) in [driven_over(Inline), driven_over(|task: DueTask| task.run())] {
-        let (ran, stopping) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(None)));
-        let (inner, keeps) = (scheduler.clone(), Arc::clone(&stopping));
-        let stops = move || *keeps.lock().expect("whole") = Some(inner.stop());
-        scheduler.schedule_once(SECOND, stops).expect("open");
-        for _ in 0..2_000 {
-            let count = Arc::clone(&ran);
-            let task = move || _ = count.fetch_add(1, Ordering::Relaxed);
-            scheduler.schedule_once(SECOND, task).expect("open");
-        }
-        assert_eq!(driver.advance(SECOND), 1);
-        let leftovers = stopping.lock().expect("whole").take().expect("it has run").wait();
-        assert_eq!((ran.load(Ordering::Relaxed), leftovers.len()), (0, 2_000));
-    }
 }
 
 /// Counts how often it was called, and how often it was dropped.
