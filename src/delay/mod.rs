@@ -159,8 +159,8 @@ pub use taker::{Expirations, NextExpired};
 /// # Your code
 ///
 /// The queue calls `Eq` of keys, and the closure of [`with`](DelayQueue::with), under its lock. They must not call the
-/// queue: such a call may wait for ever, and in the closure of `with` it panics instead. If one of them panics, the panic is the caller's, and the queue stays as it was. Keys, values and wakers are
-/// dropped with nothing locked.
+/// queue: such a call may wait for ever, and in the closure of `with` it panics instead. If one of them panics, the panic is
+/// the caller's, and the queue stays as it was. Keys, values and wakers are dropped with nothing locked.
 #[doc(alias("HashedWheelTimer", "Cache"))]
 pub struct DelayQueue<K, V> {
     shared: Arc<Shared<K, V>>,

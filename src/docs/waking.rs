@@ -204,6 +204,7 @@
 //! | `Doorbell::arm` in `wake/doorbell.rs` | weaker than `SeqCst`, or called after the last look |
 //! | `Doorbell::answer`, the same | rings although the exchange has failed (a herd), or does not although it has succeeded |
 //! | `Sleeper::sleep` in `clock/parking.rs` | takes the token without looking at it first |
+//! | `Parker::park_on_condvar` in `clock/parking.rs` | says that it sleeps on the condition variable, under the lock that this releases |
 //! | `Parker::park_on_timer`, the same | says that it sleeps on the timer before the timer is set, or after the lock is released |
 //! | `sleep` in `engine/tick_thread.rs` | another order than arm, look, sleep |
 //! | `Engine::can_wait` in `engine/next_wakeup.rs` | looks at what it has taken in, and not at what it has left |

@@ -116,7 +116,7 @@ pub(crate) enum Ran {
     Not,
     /// The job has run, and does not run again.
     ForTheLastTime,
-    /// The job has run, and its owner has queued it again.
+    /// The job has run, and its owner has queued it again, or is about to end it.
     Again,
 }
 
@@ -136,7 +136,8 @@ pub(crate) trait Place {
         true
     }
 
-    /// Queues a series again. Returns false if the owner has ended. Then the series has ended too.
+    /// Queues a series again. Returns false if the owner has ended, and then the series ends here. An owner that ends it by itself,
+    /// when this has returned, says true.
     fn put_back(&mut self, next: Next) -> bool;
 }
 

@@ -97,8 +97,10 @@ impl ThreadState {
 }
 
 thread_local! {
-    static STATE: Cell<ThreadState> =
-        const { Cell::new(ThreadState { is_draining: false, hands_over: false, in_call: InCall::Runs, depth: 0 }) };
+    static STATE: Cell<ThreadState> = const {
+        let in_call = InCall::Runs;
+        Cell::new(ThreadState { is_draining: false, hands_over: false, in_call, depth: 0 })
+    };
     /// The drains that wait for the outermost inline drain of this thread (DRAIN-2).
     static WAITING: RefCell<Waiting> = const { RefCell::new(VecDeque::new()) };
 }

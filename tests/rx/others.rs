@@ -562,23 +562,30 @@ fn a_trampoline_waits_for_what_is_delayed() {
     assert!(start.elapsed() >= ms(15) && worker.pending() == 0);
 }
 
-/// It may be what the other worker waits for.
+/// It may be what the other worker waits for. A thread that is held back by a worker that runs nothing waits for 100 ms, once.
 #[test]
 fn a_task_on_a_trampoline_is_never_held_back() {
-    let (timers, _driver) = Scheduler::builder().build_driven().expect("good");
-    let kept: Arc<Mutex<Vec<DueTask>>> = Arc::default();
-    let keeps = Arc::clone(&kept);
-    let executor = move |task| keeps.lock().expect("no panic").push(task);
-    let never_runs = ExecutorScheduler::new(executor, &timers).worker();
-    let (full, start) = (never_runs.clone(), Instant::now());
-    TrampolineScheduler::new().worker().schedule(move || {
-        (0..(1 << 16) + 50).for_each(|_| _ = full.schedule(|| ()));
-    });
-    // Held back, each of the last fifty would take 100 ms.
-    assert!(start.elapsed() < 3 * SECOND, "{:?}", start.elapsed());
-    assert_eq!(never_runs.pending(), (1 << 16) + 50);
-    never_runs.dispose();
-    kept.lock().expect("no panic").clear();
+    let longest_call = || {
+        let (timers, _driver) = Scheduler::builder().build_driven().expect("good");
+        let kept: Arc<Mutex<Vec<DueTask>>> = Arc::default();
+        let keeps = Arc::clone(&kept);
+        let executor = move |task| keeps.lock().expect("no panic").push(task);
+        let never_runs = ExecutorScheduler::new(executor, &timers).worker();
+        let (full, (sender, longest)) = (never_runs.clone(), mpsc::channel());
+        TrampolineScheduler::new().worker().schedule(move || {
+            let time = |_| {
+                let start = Instant::now();
+                full.schedule(|| ());
+                start.elapsed()
+            };
+            sender.send((0..(1 << 16) + 10).map(time).max()).expect("awaited");
+        });
+        never_runs.dispose();
+        kept.lock().expect("no panic").clear();
+        longest.recv().expect("it has run").expect("many calls")
+    };
+    // On a busy machine a call may take as long without any wait, but not in each round.
+    assert!((0..5).any(|_| longest_call() < SECOND / 10));
 }
 
 #[test]

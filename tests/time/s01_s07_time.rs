@@ -566,12 +566,24 @@ fn a_driver_on_the_system_clock_waits_for_it() {
 
 #[test]
 fn s05_a_zero_delay_from_another_thread_does_not_wait_for_the_tick_of_a_driver() {
-    let builder = Scheduler::builder().clock(SystemClock).executor(Inline).tick(HOUR);
+    /// The system's clock, which tells of each sleep.
+    struct Tells(mpsc::Sender<()>);
+    impl Clock for Tells {
+        fn now(&self) -> Instant {
+            SystemClock.now()
+        }
+        fn sleep(&self, sleeper: &Sleeper, until: Option<Instant>) {
+            _ = self.0.send(());
+            SystemClock.sleep(sleeper, until);
+        }
+    }
+    let (sleeps, is_asleep) = mpsc::channel();
+    let builder = Scheduler::builder().clock(Tells(sleeps)).executor(Inline).tick(HOUR);
     let (scheduler, driver) = builder.build_driven().expect("good settings");
     let (sender, receiver) = mpsc::channel();
     let other = scheduler.clone();
     thread::spawn(move || {
-        thread::sleep(MILLI * 50); // so that the driver is asleep, which is what this tests
+        is_asleep.recv().expect("the driver lives");
         let began = Instant::now();
         let task = move || sender.send(began.elapsed()).expect("the receiver lives");
         other.schedule_once(Duration::ZERO, task).expect("open");

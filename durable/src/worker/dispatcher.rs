@@ -396,8 +396,8 @@ impl<'a> Dispatcher<'a> {
         Ok(())
     }
 
-    /// The database refuses claims of a kind, for want of rights, say, or by a trigger of the user's. Others go on, and this one is told of
-    /// once. What has refused it may be over soon, or with another connection.
+    /// The database refuses claims of a kind, for want of rights, say, or by a trigger of the user's. Others go on, and the hook is
+    /// told when it begins. What has refused it may be over soon, or with another connection.
     fn is_refused(&mut self, kind: usize, error: &Error) {
         let shared = self.shared;
         shared.has_worked(Part::Dispatcher); // it was reached, and has answered

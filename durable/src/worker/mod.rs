@@ -439,7 +439,8 @@ impl WorkerBuilder {
 
     /// Sets how often the worker asks the database whether it has new timers. By default it asks SQLite once a second, and
     /// PostgreSQL never: it looks once a minute two minutes ahead, and in between it is told of new timers, by PostgreSQL's
-    /// server or, through the same [`Timers`] and its clones, by this process.
+    /// server or, through the same [`Timers`] and its clones, by this process. When it is told of a timer that is to come, it asks for the
+    /// database's time, at most once a second.
     ///
     /// Set it to less if other processes schedule in the same SQLite file for the next second: SQLite answers in microseconds
     /// if nothing has changed. PostgreSQL is asked once a second while it does not tell of each timer: through a pooler in
@@ -494,8 +495,8 @@ impl WorkerBuilder {
     ///
     /// If the database cannot be reached or used, the hook is told once. The worker goes on trying, after gaps that grow
     /// to five seconds, and [`on_recovery`](WorkerBuilder::on_recovery) is told when it has succeeded.
-    /// [`WorkerStats::errors`] counts each try. Of a kind whose claims the database refuses the hook is told once too, and the other kinds go
-    /// on.
+    /// [`WorkerStats::errors`] counts each try. Of a kind whose claims the database refuses the hook is told when that begins, and not when it
+    /// ends. The other kinds go on.
     ///
     /// A PostgreSQL server that is halted, or a pooler whose server is, keeps its connections open, and says nothing. A connection that
     /// was not used for a second is asked first, for 30 seconds, and the worker's listener asks after each minute without news. A

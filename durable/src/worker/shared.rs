@@ -208,7 +208,7 @@ pub(super) enum Cause {
     Poll,
     /// It is time to ask for the database's time (DB-CLOCK-4).
     Clock,
-    /// The limits of this kind may let something pass again. Only the dispatcher sets this.
+    /// The limits of this kind may let something pass again, or the database its claims. Only the dispatcher sets this.
     HeldBack(usize),
     /// Runs of kinds with limits have ended here.
     Freed,
@@ -505,7 +505,7 @@ impl Shared {
     pub(crate) fn hear_of(&self, kind: usize, wake: SystemTime) {
         self.expect(kind, wake);
         let clock = self.clock();
-        // Of what is due no clock has to be known.
+        // What is due by the known time is claimed now, and shows nothing of the clock.
         if wake > clock.time(self.scheduler.now()) {
             _ = self.causes.insert_at(Cause::Clock, (), clock.fresh_until());
         }
