@@ -189,7 +189,7 @@ pub(crate) fn no_more_run_at_once_than_the_limit_of_all(database: &Database<'_>)
         shares(lates)
     );
     assert_eq!(inside.most(), 3);
-    let claims: u64 = workers.iter().map(|worker| worker.stats().claims).sum();
+    let claims = sum(&workers, |stats| stats.claims);
     assert!(claims < 1500, "{claims} claims for 100 timers");
     until("all is let go", || database.number("SELECT count(*) FROM tickwheel_holds") == 0);
     workers.iter().for_each(|worker| assert!(worker.stop(PATIENCE)));
@@ -247,61 +247,78 @@ pub(crate) fn a_rate_holds_over_all_workers(database: &Database<'_>) {
     // 20 at once, and the others in a second and a quarter.
     let took = begin.elapsed();
     assert!(took > Duration::from_millis(1200), "{took:?}");
-    let claims: u64 = workers.iter().map(|worker| worker.stats().claims).sum();
+    let claims = sum(&workers, |stats| stats.claims);
     println!("70 runs, 20 each half second: {took:?}, {claims} claims");
     assert!(claims < 1000, "{claims} claims");
     workers.iter().for_each(|worker| assert!(worker.stop(PATIENCE)));
 }
 
-/// What a rate holds back, no worker calls others for. So four workers claim little more often than one.
+/// Counts the claims of a backlog, up to three times. What a fault adds, it adds each time. A machine that holds a worker up for some
+/// milliseconds makes it call the others for help, as it should, so one count can be too high.
+fn claims_stay_below(limit: u64, of: &str, count: impl Fn() -> u64) {
+    let is_below = (0..3).any(|_| {
+        let claims = count();
+        say(&format!("{of}: {claims} claims"));
+        claims < limit
+    });
+    assert!(is_below, "{limit} claims and more, three times");
+}
+
+fn sum(workers: &[Worker], of: fn(&WorkerStats) -> u64) -> u64 {
+    workers.iter().map(|worker| of(&worker.stats())).sum()
+}
+
+/// What a rate holds back, no worker calls others for, and starts gather for one claim: there are 800 claims and more if they do
+/// not. So four workers claim little more often than one.
 pub(crate) fn what_limits_hold_back_calls_for_no_help(database: &Database<'_>) {
     if database.is_sqlite() {
         return; // its workers have no turns
     }
     put_tables(database);
-    put(database, "paced", "", 150);
-    let workers: Vec<_> = (0..4)
-        .map(|_| {
-            let worker = database.open().worker().handle("paced", |_| Ok(()));
-            start(worker.rate(25, Duration::from_millis(500)))
-        })
-        .collect();
-    let sum = |of: fn(&WorkerStats) -> u64| workers.iter().map(|one| of(&one.stats())).sum::<u64>();
-    until("all have run", || sum(|stats| stats.done) == 150);
-    let claims = sum(|stats| stats.claims);
-    say(&format!("150 runs with a rate, four workers: {claims} claims"));
-    assert!(claims < 380, "{claims} claims");
-    workers.iter().for_each(|worker| assert!(worker.stop(PATIENCE)));
+    claims_stay_below(380, "150 runs with a rate, four workers", || {
+        put(database, "paced", "", 150);
+        let workers: Vec<_> = (0..4)
+            .map(|_| {
+                let worker = database.open().worker().handle("paced", |_| Ok(()));
+                start(worker.rate(25, Duration::from_millis(500)))
+            })
+            .collect();
+        until("all have run", || sum(&workers, |stats| stats.done) == 150);
+        let claims = sum(&workers, |stats| stats.claims);
+        workers.iter().for_each(|worker| assert!(worker.stop(PATIENCE)));
+        claims
+    });
 }
 
-/// A group is held for long. The checks of those who leave timers to others do not find what waits for it.
+/// A group is held for long. The checks of those who leave timers to others do not find what waits for it, which would make 550
+/// claims and more.
 pub(crate) fn what_waits_for_its_group_is_not_checked(database: &Database<'_>) {
     if database.is_sqlite() {
         return; // its workers have no turns
     }
     let timers = database.open();
-    put(database, "serial", "big/", 2);
-    let workers: Vec<_> = (0..3)
-        .map(|_| {
-            let worker = database.open().worker().handle("serial", move |run| {
-                if run.key() == "big/1" {
-                    thread::sleep(Duration::from_secs(3)); // the work
-                }
-                Ok(())
-            });
-            start(worker.serial_by('/'))
-        })
-        .collect();
-    let sum = |of: fn(&WorkerStats) -> u64| workers.iter().map(|one| of(&one.stats())).sum::<u64>();
-    until("it runs", || sum(|stats| stats.running) == 1);
-    let first = SystemTime::now() + Duration::from_millis(200);
-    let others = (0..120).map(|n| NewTimer::new("serial", n.to_string(), first + GAP * n));
-    timers.schedule_all(&others.collect::<Vec<_>>()).expect("scheduled");
-    until("all have run", || sum(|stats| stats.done) == 122);
-    let claims = sum(|stats| stats.claims);
-    say(&format!("122 runs beside a group that is held, three workers: {claims} claims"));
-    assert!(claims < 400, "{claims} claims");
-    workers.iter().for_each(|worker| assert!(worker.stop(PATIENCE)));
+    claims_stay_below(400, "122 runs beside a group that is held, three workers", || {
+        put(database, "serial", "big/", 2);
+        let workers: Vec<_> = (0..3)
+            .map(|_| {
+                let worker = database.open().worker().handle("serial", move |run| {
+                    if run.key() == "big/1" {
+                        thread::sleep(Duration::from_secs(3)); // the work
+                    }
+                    Ok(())
+                });
+                start(worker.serial_by('/'))
+            })
+            .collect();
+        until("it runs", || sum(&workers, |stats| stats.running) == 1);
+        let first = SystemTime::now() + Duration::from_millis(200);
+        let others = (0..120).map(|n| NewTimer::new("serial", n.to_string(), first + GAP * n));
+        timers.schedule_all(&others.collect::<Vec<_>>()).expect("scheduled");
+        until("all have run", || sum(&workers, |stats| stats.done) == 122);
+        let claims = sum(&workers, |stats| stats.claims);
+        workers.iter().for_each(|worker| assert!(worker.stop(PATIENCE)));
+        claims
+    });
 }
 
 fn put_tables(database: &Database<'_>) {
