@@ -271,15 +271,11 @@ impl<W: Work, L: OwnerRef<W::Output>> Job<W, L> {
 
     /// Drops the work of a job that has left `Waiting` without a run.
     fn drop_unstarted(&self, work: W) {
-        match self.owner.get() {
-            Some(owner) => {
-                owner.remove(&self.position); // first, or more would wait than the limit allows
-                owner.limit().leave(); // JOB-3: it has left `Waiting`
-                owner.hook().catch(work.name(), || drop(work));
-            }
-            // The owner ends, with all its jobs, so nobody needs to be told.
-            None => _ = PanicHook::default().catch(work.name(), || drop(work)),
-        }
+        // An owner that is gone ends with all its jobs, so nobody needs to be told.
+        let Some(owner) = self.owner.get() else { return work.discard(&PanicHook::default()) };
+        owner.remove(&self.position); // first, or more would wait than the limit allows
+        owner.limit().leave(); // JOB-3: it has left `Waiting`
+        work.discard(owner.hook());
     }
 }
 
@@ -312,9 +308,7 @@ impl<W: Work, L: OwnerRef<W::Output>> Run<L::Owner> for Job<W, L> {
                 owner.limit().leave(); // JOB-3: otherwise the cancel has said so
             }
         }
-        if let Some(rest) = work {
-            owner.hook().catch(rest.name(), || drop(rest));
-        }
+        work.into_iter().for_each(|rest| rest.discard(owner.hook()));
         self.is_over.store(true, Ordering::Release);
         self.owner.tell(ran.err().unwrap_or(End::Cancelled));
         Ran::ForTheLastTime

@@ -25,6 +25,11 @@ pub(crate) trait Work: Sized + Send + 'static {
     /// Runs it once. A one-shot takes itself out of `work`. `Break` means that it does not run again.
     fn run(work: &mut Option<Self>, hook: &PanicHook) -> ControlFlow<Self::Output>;
 
+    /// Drops it. A panic is reported to this hook.
+    fn discard(self, hook: &PanicHook) {
+        hook.catch(self.name(), || drop(self));
+    }
+
     /// Returns the plan of a series.
     fn plan(&mut self) -> Option<&mut Plan> {
         None

@@ -159,11 +159,14 @@ impl<W: Work<Output = ()>> Work for InContext<W> {
         let Some(InContext { scope, work }) = in_context else { return ControlFlow::Break(()) };
         let (mut outcome, name) = (None, work.as_ref().map_or("a task", W::name));
         let run = &mut || outcome = hook.catch(name, || W::run(work, hook));
-        if hook.catch(None, || scope(run)).is_none() {
-            hook.catch(None, || drop(work.take())); // the scope is dropped by itself
-            return ControlFlow::Break(());
-        }
-        outcome.unwrap_or(ControlFlow::Break(()))
+        let came_back = hook.catch(None, || scope(run));
+        came_back.and(outcome).unwrap_or(ControlFlow::Break(()))
+    }
+
+    /// Drops the two apart, because both may panic, and a panic during a panic would end the process.
+    fn discard(self, hook: &PanicHook) {
+        self.work.into_iter().for_each(|work| work.discard(hook));
+        hook.catch(None, || drop(self.scope));
     }
 
     fn plan(&mut self) -> Option<&mut Plan> {

@@ -338,7 +338,10 @@ impl Layer for Worker {
             }
         };
         let given = self.submit(deadline, InContext { scope, work: Some(work) });
-        given.map_err(|(reason, back)| (reason, back.work.expect("it has not run")))
+        given.map_err(|(reason, InContext { scope, work })| {
+            self.queue.hook().catch(None, || drop(scope));
+            (reason, work.expect("it has not run"))
+        })
     }
 }
 

@@ -1,6 +1,7 @@
 //! The rest of `rx`: sets of handles, contexts, trampolines.
 
 use std::cell::Cell;
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
@@ -394,6 +395,61 @@ fn a_context_that_cannot_be_put_up_may_panic_when_it_is_dropped_and_the_closure_
     let grenade = Grenade;
     worker.schedule(move || drop(grenade));
     assert_eq!(told.load(Ordering::Relaxed), 3, "of `replace`, of the closure, of its context");
+}
+
+/// The same of a task that is cancelled, of a series that ends, and of a task that is refused after its context was captured.
+#[test]
+fn a_context_may_panic_when_it_is_dropped_and_the_closure_too_however_the_task_ends() {
+    /// A clone is harmless, and so is what the thread had before.
+    struct Context(Option<Grenade>);
+    impl Clone for Context {
+        fn clone(&self) -> Context {
+            Context(None)
+        }
+    }
+    /// Disposes a worker when a context is captured.
+    #[derive(Clone, Default)]
+    struct Disposes(Arc<Mutex<Option<Worker>>>);
+    impl ContextCapture for Disposes {
+        type Context = Context;
+        fn capture(&self) -> Context {
+            let worker = self.0.lock().expect("no panic").take();
+            worker.into_iter().for_each(|worker| worker.dispose());
+            Context(Some(Grenade))
+        }
+        fn replace(&self, context: Context) -> Context {
+            assert!(context.0.is_none(), "a clone");
+            context
+        }
+    }
+    let told_of = |end: fn(&Worker, &Disposes)| {
+        let disposes = Disposes::default();
+        let (worker, told) = worker_in(disposes.clone());
+        end(&worker, &disposes);
+        told.load(Ordering::Relaxed)
+    };
+    let cancelled = told_of(|worker, _| {
+        let inner = worker.clone();
+        worker.schedule(move || {
+            let grenade = Grenade;
+            assert!(inner.schedule(move || drop(grenade)).cancel(), "it waits for this task");
+        });
+    });
+    let ended = told_of(|worker, _| {
+        let grenade = Grenade;
+        worker.schedule_periodically(Duration::ZERO, SECOND, move || {
+            let _has_it = &grenade;
+            ControlFlow::Break(())
+        });
+    });
+    let refused = told_of(|worker, disposes| {
+        *disposes.0.lock().expect("no panic") = Some(worker.clone());
+        let grenade = Grenade;
+        let refused = worker.try_schedule(move || drop(grenade)).expect_err("disposed by now");
+        assert_eq!(refused.reason(), ScheduleError::Closed);
+        std::mem::forget(refused.into_task());
+    });
+    assert_eq!((cancelled, ended, refused), (3, 2, 1), "of the closures, and of their contexts");
 }
 
 /// It is user code, and would be asked with locks held. And what it says later must not change the order of its timers.
