@@ -123,6 +123,9 @@ pub(crate) enum Ran {
 /// When a series is due again.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Next {
+    /// When the run becomes possible, which is the later of its planned time and the end of the run before. By the planned
+    /// time alone, a series whose runs take longer than its period would always come first, and nothing else would ever
+    /// run. The phase goes by the plan.
     pub(crate) due: Instant,
     /// When the run before ended.
     pub(crate) ended: Instant,

@@ -147,7 +147,7 @@ impl Plan {
             (None, Some(delay)) => after(ended, delay),
             (None, None) => self.period.next_run(self.due, ended),
         };
-        Next { due: self.due, ended }
+        Next { due: self.due.max(ended), ended }
     }
 }
 

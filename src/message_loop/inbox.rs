@@ -478,13 +478,8 @@ impl Place for OutOfQueue<'_> {
     }
 
     /// Queues the next run of a series, whose run has just ended.
-    ///
-    /// It has its turn from the moment when it became possible: when it was planned for, or when the run before it ended,
-    /// whichever is later. By its plan alone, a series that lags behind would always be the first, and nothing else would
-    /// ever run. The plan itself, and so the phase, does not change.
-    fn put_back(&mut self, Next { due, ended }: Next) -> bool {
+    fn put_back(&mut self, Next { mut due, ended }: Next) -> bool {
         let mut inbox = self.shared.inbox();
-        let mut due = due.max(ended);
         // On a clock that stands still, or has long steps, a series that is behind would be due at the call of
         // `quit_safely` again and again.
         if due == ended && !inbox.quit.takes_posts() {

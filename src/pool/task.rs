@@ -4,9 +4,6 @@
 //!   offer comes before there is a handle. The later offers of a series, and resets, come under the job's lock as well
 //!   (JOB-5 and JOB-6 of [`job`](crate::job)). A handle reads the key under the job's lock, or after it has ended the
 //!   task, when the key does not change any more.
-//! - A series waits in the queue from the time at which its next run became possible, which is the later of
-//!   its planned time and the end of the run before. Ordered by the planned time alone, a series whose runs take longer
-//!   than its period would always come first, and nothing else would ever run. The phase goes by the plan.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -50,7 +47,6 @@ impl<T: Send + 'static> OwnerRef<T> for Returns<T> {
 /// Runs a task that has come out of the queue, if it still waits, and puts a series back.
 pub(super) fn run(shared: &Shared, task: QueuedTask) {
     let mut put_back = |Next { due, ended }| {
-        let due = due.max(ended); // not by the plan alone
         // Asked under the queue's lock: the search of a shutdown, or of a new policy, comes before it, or finds the task.
         let may_repeat = |is_shut| shared.may_run(is_shut, true, false);
         let note = |key| task.position().set(Position::Delayed(key));

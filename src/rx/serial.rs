@@ -204,7 +204,7 @@ impl SerialQueue {
     /// Queues the next run of the series that the drain has just run, or delays it. Called with the lock of the job
     /// held, so it calls no user code: if it returns a wait, the caller sets the timer. A closed queue does nothing.
     pub(super) fn put_back(&self, job: &Entry, Next { due, ended }: Next) -> Option<Wait> {
-        let is_overdue = due <= ended;
+        let is_overdue = due == ended;
         // On an inline executor or on the tick thread, a lagging series that is queued at once would keep this thread
         // from its timers or its caller. There its next run goes through a timer, after all that is due. On other
         // threads it is queued at once.
@@ -218,7 +218,7 @@ impl SerialQueue {
             state.push(Arc::clone(job)); // the caller is the drain, and will come to it
             return None;
         }
-        Some(state.delayed.insert(Arc::clone(job), due.max(ended), Timer::InHand))
+        Some(state.delayed.insert(Arc::clone(job), due, Timer::InHand))
     }
 
     // ----- out of the queue ----------------------------------------------------------------

@@ -158,8 +158,7 @@ impl Member {
         drop(own);
         let mut is_queued = false;
         let mut put_back = |Next { due, ended }: Next| {
-            // A series that lags behind has its turn after all that was due when its last run ended.
-            is_queued = self.insert(job, due.max(ended), ended).is_some();
+            is_queued = self.insert(job, due, ended).is_some();
             true
         };
         if job.run(self, &mut put_back) == Ran::Again && !is_queued {
