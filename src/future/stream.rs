@@ -64,7 +64,7 @@ pub trait StreamTimeExt: Stream + Sized {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     fn timeout(self, scheduler: &Scheduler, duration: Duration) -> StreamTimeout<Self> {
-        StreamTimeout { timed: Timed::new(self, scheduler, duration), is_reported: false }
+        StreamTimeout { timed: Timed::new(self, scheduler, duration) }
     }
 
     /// Returns at most one item in each `period`. The first one comes without a delay.
@@ -86,7 +86,9 @@ pub trait StreamTimeExt: Stream + Sized {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     fn throttle(self, scheduler: &Scheduler, period: Duration) -> Throttle<Self> {
-        Throttle { timed: Timed::new(self, scheduler, period), is_held: false }
+        let mut timed = Timed::new(self, scheduler, period);
+        timed.sleep.end(); // the first item comes without a delay
+        Throttle { timed }
     }
 
     /// Gathers items, and returns them as a `Vec` of at most `max`: as soon as there are `max` of them, or when
@@ -156,7 +158,7 @@ impl<S: Stream> Timed<S> {
         let item = ready!(Pin::new(&mut self.stream).poll_next(context));
         if item.is_none() {
             self.is_over = true;
-            self.sleep.disarm();
+            self.sleep.end();
         } else if restarts {
             self.sleep.move_by(self.duration);
         }
@@ -192,10 +194,9 @@ macro_rules! adaptor {
 /// A stream that reports its silences. Made by [`StreamTimeExt::timeout`].
 #[must_use = "a stream does nothing unless it is polled"]
 pub struct StreamTimeout<S> {
-    /// With the time until the end of the silence that is allowed.
+    /// With the time until the end of the silence that is allowed. It is over once the error of this silence has been
+    /// returned, or the stream has ended.
     timed: Timed<S>,
-    /// The error of this silence has been returned, or the stream has ended.
-    is_reported: bool,
 }
 
 impl<S> StreamTimeout<S> {
@@ -211,21 +212,19 @@ impl<S: Stream + Unpin> Stream for StreamTimeout<S> {
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.get_mut();
         if let Poll::Ready(item) = this.timed.poll(context, true) {
-            this.is_reported = item.is_none();
             return Poll::Ready(item.map(Ok));
         }
-        if this.is_reported {
-            return Poll::Pending; // the stream has the waker
+        if this.timed.sleep.is_over() {
+            return Poll::Pending; // the error has been returned, and the stream has the waker
         }
         ready!(Pin::new(&mut this.timed.sleep).poll(context));
-        this.is_reported = true;
         Poll::Ready(Some(Err(Elapsed::NEW)))
     }
 
     /// Before each item, and before the end, there may be an error.
     fn size_hint(&self) -> (usize, Option<usize>) {
         let (least, most) = self.timed.size_hint();
-        let errors = |items: usize| items.checked_add(usize::from(!self.is_reported));
+        let errors = |items: usize| items.checked_add(usize::from(!self.timed.sleep.is_over()));
         (least, most.and_then(|most| most.checked_add(errors(most)?)))
     }
 }
@@ -234,7 +233,7 @@ adaptor!(StreamTimeout);
 
 impl_debug!(StreamTimeout<S>, self,
     duration: self.timed.duration,
-    is_reported: self.is_reported,
+    is_reported: self.timed.sleep.is_over(),
     is_over: self.timed.is_over
 );
 
@@ -245,8 +244,6 @@ impl_debug!(StreamTimeout<S>, self,
 pub struct Throttle<S> {
     /// With the time until the next item may come.
     timed: Timed<S>,
-    /// The period of the last item has not passed.
-    is_held: bool,
 }
 
 impl<S> Throttle<S> {
@@ -261,13 +258,8 @@ impl<S: Stream + Unpin> Stream for Throttle<S> {
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<S::Item>> {
         let this = self.get_mut();
-        if this.is_held {
-            ready!(Pin::new(&mut this.timed.sleep).poll(context));
-            this.is_held = false;
-        }
-        let item = ready!(this.timed.poll(context, true));
-        this.is_held = item.is_some();
-        Poll::Ready(item)
+        ready!(Pin::new(&mut this.timed.sleep).poll(context));
+        this.timed.poll(context, true)
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
@@ -279,7 +271,7 @@ adaptor!(Throttle);
 
 impl_debug!(Throttle<S>, self,
     period: self.timed.duration,
-    is_held: self.is_held,
+    is_held: !self.timed.sleep.is_over(),
     is_over: self.timed.is_over
 );
 
@@ -307,10 +299,11 @@ impl<S: Stream> ChunksTimeout<S> {
         (self.timed.stream, self.chunk)
     }
 
-    /// Returns the chunk, and gives up its timer.
+    /// Returns the chunk, if there is one, and gives up its timer.
     fn take(&mut self) -> Poll<Option<Vec<S::Item>>> {
-        self.timed.sleep.disarm();
-        Poll::Ready(Some(mem::take(&mut self.chunk)))
+        self.timed.sleep.end();
+        let chunk = mem::take(&mut self.chunk);
+        Poll::Ready((!chunk.is_empty()).then_some(chunk))
     }
 }
 
@@ -321,19 +314,13 @@ impl<S: Stream + Unpin> Stream for ChunksTimeout<S> {
         let this = self.get_mut();
         let mut has_more = true;
         for _ in 0..MOST_AT_ONCE {
-            match this.timed.poll(context, this.chunk.is_empty()) {
-                Poll::Ready(Some(item)) => {
-                    this.chunk.push(item); // it stays if this `next()` is dropped
-                    if this.chunk.len() >= this.max {
-                        return this.take();
-                    }
-                }
-                Poll::Ready(None) if this.chunk.is_empty() => return Poll::Ready(None),
-                Poll::Ready(None) => return this.take(),
-                Poll::Pending => {
-                    has_more = false;
-                    break;
-                }
+            let Poll::Ready(item) = this.timed.poll(context, this.chunk.is_empty()) else {
+                has_more = false;
+                break;
+            };
+            this.chunk.extend(item); // it stays if this `next()` is dropped
+            if this.timed.is_over || this.chunk.len() >= this.max {
+                return this.take();
             }
         }
         if !this.chunk.is_empty() && Pin::new(&mut this.timed.sleep).poll(context).is_ready() {

@@ -160,10 +160,10 @@ impl Sleep {
         self.source.is(scheduler)
     }
 
-    /// Gives up the timer. The next poll sets one again.
+    /// Makes it ready, until it is moved, and gives up the timer.
     #[cfg(feature = "futures-core")]
-    pub(crate) fn disarm(&mut self) {
-        self.alarm = None;
+    pub(crate) fn end(&mut self) {
+        (self.alarm, self.is_over) = (None, true);
     }
 
     pub(super) fn now(&self) -> StdInstant {
