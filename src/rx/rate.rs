@@ -117,7 +117,8 @@ struct State<T> {
     pace: Pace,
     pending: Option<Pending<T>>,
     last_run: Option<Instant>,
-    timer: Option<Timer>,
+    /// The number of the pending value's timer, and its handle, which is missing as long as the timer is being scheduled.
+    timer: Option<(u64, Option<Cancellable>)>,
     last_id: u64,
 }
 
@@ -129,16 +130,6 @@ struct Pending<T> {
     due: Instant,
     /// The latest time at which it is due, however many values replace it.
     latest: Instant,
-}
-
-/// The timer of the pending value.
-#[derive(Default)]
-struct Timer {
-    id: u64,
-    /// Missing as long as the timer is being scheduled.
-    handle: Option<Cancellable>,
-    /// It was dropped meanwhile, without a run.
-    is_dropped: bool,
 }
 
 /// The timer that the thread will set that runs `f`, because a timer came, or `flush` was called, in the meantime.
@@ -178,28 +169,18 @@ impl<T> State<T> {
     }
 
     fn is_set(&self, id: u64) -> bool {
-        self.timer.as_ref().is_some_and(|timer| timer.id == id)
+        self.timer.as_ref().is_some_and(|(its, _)| *its == id)
     }
 
     fn take_timer(&mut self) -> Option<Cancellable> {
-        self.timer.take()?.handle
+        self.timer.take()?.1
     }
 
-    /// Notes that a timer was accepted. Returns its handle if the timer has come, is not needed, or was dropped (PACE-2).
+    /// Stores the handle of a timer that was accepted. Returns it if the timer has come, is not needed, or was dropped (PACE-2).
     fn keep(&mut self, id: u64, handle: Cancellable) -> Option<Cancellable> {
-        match self.timer.as_mut().filter(|timer| timer.id == id) {
-            Some(Timer { is_dropped: true, .. }) => self.timer = None,
-            Some(timer) => return timer.handle.replace(handle),
-            None => {}
-        }
-        Some(handle)
-    }
-
-    /// A timer was dropped without a run, so it is not set any more (PACE-2). Returns its handle. While it is being
-    /// scheduled, the thread that does so finds that out.
-    fn drop_timer(&mut self, id: u64) -> Option<Cancellable> {
-        self.timer.as_mut().filter(|timer| timer.id == id)?.is_dropped = true;
-        self.timer.take_if(|timer| timer.handle.is_some())?.handle
+        let timer = self.timer.as_mut().filter(|(its, _)| *its == id);
+        let Some((_, kept)) = timer else { return Some(handle) };
+        kept.replace(handle)
     }
 
     /// A run of `f` has started then. The next value is due a period later, or at the latest when `flush` was called for it.
@@ -213,11 +194,10 @@ impl<T> State<T> {
     /// Moves `f` and the value out for a run (PACE-1). If `f` runs, the thread that runs it will see to the value.
     fn start(&mut self) -> Option<Run<T>> {
         self.pending.as_ref()?;
-        let Some(f) = self.f.take() else {
-            self.timer = Some(Timer { id: AFTER_RUN, ..Timer::default() });
-            return None;
-        };
-        self.pending.take().map(|pending| (f, pending.value))
+        if self.f.is_none() {
+            self.timer = Some((AFTER_RUN, None));
+        }
+        Some((self.f.take()?, self.pending.take()?.value))
     }
 }
 
@@ -280,7 +260,7 @@ impl<T: Send + 'static> Paced<T> {
             let (value, due) = state.pending.as_ref().map(|it| (it.id, it.due))?;
             let id = state.next_id();
             // Noted before it is scheduled, so that other calls rely on it.
-            state.timer = Some(Timer { id, ..Timer::default() });
+            state.timer = Some((id, None));
             drop(state);
             let paced = Arc::clone(self);
             let timer = RunOrDrop::new(move |comes| paced.end_timer(id, comes));
@@ -294,7 +274,7 @@ impl<T: Send + 'static> Paced<T> {
                 cancel_timer(&PanicHook::default(), unneeded);
                 return None;
             }
-            if state.timer.take_if(|timer| timer.id == id).is_none() && state.timer.is_some() {
+            if state.timer.take_if(|(its, _)| *its == id).is_none() && state.timer.is_some() {
                 return None; // another thread sees to the value
             }
             let is_other = state.pending.as_ref().is_some_and(|pending| pending.id != value);
@@ -328,20 +308,17 @@ impl<T: Send + 'static> Paced<T> {
         let now = if comes { panics.catch(|| self.schedule.now()) } else { None };
         let mut state = lock(&self.state);
         let Some(now) = now.filter(|_| state.is_set(id)) else {
-            let old = state.drop_timer(id);
+            // If it is still being scheduled, the thread that does so finds that out (PACE-2).
+            let old = state.timer.take_if(|(its, _)| *its == id);
             drop(state);
             discard(old);
             return panics.resume(); // of the clock
         };
         let handle = state.take_timer();
-        let is_early = state.pending.as_ref().is_some_and(|pending| now < pending.due);
-        let run = if is_early && state.f.is_some() {
-            self.arm(state, &mut panics).and_then(|(mut state, _)| state.start())
-        } else {
-            let run = state.start();
-            drop(state);
-            run
-        };
+        let due = state.pending.as_ref().map(|pending| pending.due);
+        let waits = due > Some(now) && state.f.is_some();
+        let unseen = if waits { self.arm(state, &mut panics) } else { Some((state, None)) };
+        let run = unseen.and_then(|(mut state, _)| state.start());
         discard(handle);
         self.run(run, panics);
     }

@@ -931,6 +931,23 @@ fn s25_a_refused_timer_leaves_the_value_to_the_thread_that_runs() {
     assert_eq!((log.all(), debounced.is_pending()), (vec![2, 3], false));
 }
 
+/// A timer that was accepted may be lost before its call has the handle. A call that comes in between sets another one.
+#[test]
+fn a_timer_that_is_lost_before_its_call_returns_leaves_the_value_to_that_of_another_call() {
+    let hand = ByHand::default();
+    let (debounced, log) = debounce(hand.timers());
+    let inner = debounced.clone();
+    hand.answer_next(move |task| {
+        drop(task);
+        inner.call(2).expect("open");
+        Ok(None)
+    });
+    debounced.call(1).expect("open");
+    assert_eq!((hand.waiting(), hand.cancels()), (1, 1), "the one that was lost is cancelled");
+    hand.run_oldest_after(SECOND);
+    assert_eq!((log.all(), debounced.is_pending()), (vec![2], false));
+}
+
 /// A schedule with other threads may run the timer before the call has its handle.
 #[test]
 fn a_timer_that_comes_before_its_call_returns_runs_the_value() {
