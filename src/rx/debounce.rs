@@ -59,7 +59,7 @@ pub fn debounce<T: Send + 'static>(
     quiet: Duration,
     f: impl FnMut(T) + Send + 'static,
 ) -> Debounced<T> {
-    Debounced { paced: Paced::new(schedule, Pace::Quiet { quiet, max_wait: Duration::MAX }, f) }
+    Debounced { paced: Paced::new(schedule, Pace::Quiet(quiet), f) }
 }
 
 /// A callable that runs its closure once its calls have stopped for a while: see [`debounce`].

@@ -95,8 +95,8 @@ pub(super) use callable;
 /// When a value is due.
 #[derive(Clone, Copy)]
 pub(super) enum Pace {
-    /// When no value has come for `quiet`, or `max_wait` after the first value of those that were replaced.
-    Quiet { quiet: Duration, max_wait: Duration },
+    /// When no value has come for so long.
+    Quiet(Duration),
     /// A period after the start of the last run, or at once if there was none.
     Period(Duration),
 }
@@ -115,6 +115,8 @@ struct State<T> {
     /// `None` while it runs (PACE-1).
     f: Option<F<T>>,
     pace: Pace,
+    /// A value is due so long after the first one of those that were replaced, whatever the pace says.
+    max_wait: Duration,
     pending: Option<Pending<T>>,
     last_run: Option<Instant>,
     /// The number of the pending value's timer, and its handle, which is missing as long as the timer is being scheduled.
@@ -152,19 +154,19 @@ impl<T> State<T> {
     /// Stores the value of a call at `now`, and returns the one that it replaces.
     fn store(&mut self, id: u64, value: T, now: Instant) -> Option<Pending<T>> {
         let pending = self.pending.as_ref();
-        let (due, max_wait) = match self.pace {
-            Pace::Quiet { quiet, max_wait } => {
+        let due = match self.pace {
+            Pace::Quiet(quiet) => {
                 let quiet_at = after(now, quiet);
                 // Calls of several threads may come in another order than their readings of the clock.
-                (pending.map_or(quiet_at, |pending| pending.due.max(quiet_at)), max_wait)
+                pending.map_or(quiet_at, |pending| pending.due.max(quiet_at))
             }
             Pace::Period(period) => {
                 // If a period has passed since the last run, at once.
                 let next = || self.last_run.map_or(now, |last| after(last, period));
-                (pending.map_or_else(next, |pending| pending.due), Duration::MAX)
+                pending.map_or_else(next, |pending| pending.due)
             }
         };
-        let latest = pending.map_or_else(|| after(now, max_wait), |pending| pending.latest);
+        let latest = pending.map_or_else(|| after(now, self.max_wait), |pending| pending.latest);
         self.pending.replace(Pending { id, value, due: due.min(latest), latest })
     }
 
@@ -210,6 +212,7 @@ impl<T: Send + 'static> Paced<T> {
         let state = State {
             f: Some(Box::new(f)),
             pace,
+            max_wait: Duration::MAX,
             pending: None,
             last_run: None,
             timer: None,
@@ -352,10 +355,7 @@ impl<T: Send + 'static> Paced<T> {
 
 impl<T> Paced<T> {
     pub(super) fn set_max_wait(&self, longest: Duration) {
-        let mut state = lock(&self.state);
-        if let Pace::Quiet { max_wait, .. } = &mut state.pace {
-            *max_wait = longest;
-        }
+        lock(&self.state).max_wait = longest;
     }
 
     pub(super) fn is_pending(&self) -> bool {
