@@ -182,7 +182,8 @@ impl SerialQueue {
     /// Ends the task of a timer without a run.
     pub(super) fn withdraw(&self, of: WheelKey) {
         let task = self.state().delayed.remove(of);
-        task.into_iter().for_each(|task| task.job.withdraw());
+        // The handle of its timer may be from outside, and panic when it is dropped.
+        self.hook.catch(None, || task.into_iter().for_each(|task| task.job.withdraw()));
     }
 
     /// Queues the task of a timer that fires, and before it those that are due earlier. `now` is the time if the clock was

@@ -676,6 +676,41 @@ fn s28_a_timer_whose_handle_panics_is_replaced() {
     assert_eq!((Arc::strong_count(&capture), worker.pending()), (1, 0));
 }
 
+/// A schedule from outside drops its tasks. The handle of such a timer may panic when it is dropped, and a panic during a
+/// panic would end the process.
+#[test]
+fn s28_a_timer_that_is_dropped_may_have_a_handle_that_panics() {
+    struct PanicsOnDrop;
+    impl Cancel for PanicsOnDrop {
+        fn cancel(&self) -> bool {
+            false
+        }
+        fn is_cancelled(&self) -> bool {
+            false
+        }
+        fn is_done(&self) -> bool {
+            false
+        }
+    }
+    impl Drop for PanicsOnDrop {
+        fn drop(&mut self) {
+            crate::common::panic_on_purpose()
+        }
+    }
+    crate::common::silence();
+    let kept = Arc::new(Mutex::new(Vec::new()));
+    let keeps = Arc::clone(&kept);
+    let take = move |_, task| -> Result<Cancellable, ScheduleError> {
+        keeps.lock().expect("whole").push(task);
+        Ok(Cancellable::from(Arc::new(PanicsOnDrop)))
+    };
+    let worker = ExecutorScheduler::over(Inline, TasksOnly::new(Instant::now, take)).worker();
+    let tasks = [(); 2].map(|()| worker.schedule_after(HOUR, || ()));
+    drop(std::mem::take(&mut *kept.lock().expect("whole")));
+    assert!(tasks.iter().all(Cancellable::is_done));
+    assert_eq!(worker.pending(), 0);
+}
+
 /// Returns a task that holds this until it has gone.
 fn keeping(capture: &Arc<()>) -> impl FnOnce() + Send + 'static {
     let capture = Arc::clone(capture);
