@@ -97,15 +97,11 @@ impl RetryQueue {
         let retries = Arc::clone(self);
         let attempt = RunOrDrop::new(move |fires| retries.attempt(number, is_last_resort, fires));
         // Timers that refuse drop the attempt, which then turns to the last resort.
-        let set_on = |timers: &dyn Schedule| {
-            let request = Request::At(after(timers.now(), pause), Box::new(move || attempt.run()));
-            timers.schedule_named(type_name::<RetryQueue>(), request)
-        };
-        let timer = if is_last_resort {
-            global_timers().and_then(|timers| set_on(timers))
-        } else {
-            set_on(&*self.timers)
-        };
+        let global = || global_timers().map(|global| -> &dyn Schedule { global });
+        let timers = if is_last_resort { global() } else { Ok(&*self.timers) };
+        let Ok(timers) = timers else { return };
+        let request = Request::At(after(timers.now(), pause), Box::new(move || attempt.run()));
+        let timer = timers.schedule_named(type_name::<RetryQueue>(), request);
         let Ok(timer) = timer else { return };
         let mut state = lock(&self.state);
         let is_needed = state.attempt == number; // otherwise all queues have left in the meantime
@@ -151,15 +147,12 @@ impl RetryQueue {
 
     /// The timer of an attempt fires, or was dropped: the timers have refused it, or have ended.
     fn attempt(self: &Arc<Self>, number: u64, is_last_resort: bool, fires: bool) {
-        if lock(&self.state).attempt != number {
-            return; // all queues have left
-        }
-        if fires {
+        if fires && lock(&self.state).attempt == number {
             self.hand_over();
         }
         let mut state = lock(&self.state);
         if state.attempt != number {
-            return; // the same
+            return; // all queues have left
         }
         if !state.queues.is_empty() && (fires || !is_last_resort) {
             drop(state);
