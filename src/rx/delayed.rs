@@ -53,7 +53,7 @@ pub(super) struct Delayed {
 
 pub(super) struct DelayedTask {
     pub(super) job: Entry,
-    deadline: Instant,
+    pub(super) deadline: Instant,
     timer: Timer,
     /// The timer does not fire earlier, by the clock of the worker. `None` if it goes by another clock.
     set_for: Option<Instant>,
@@ -106,6 +106,10 @@ impl Delayed {
         self.epoch.map_or(Epoch::START, |epoch| epoch.number(deadline))
     }
 
+    pub(super) fn get(&self, key: WheelKey) -> Option<&DelayedTask> {
+        self.tasks.as_ref()?.get(key)
+    }
+
     fn get_mut(&mut self, key: WheelKey) -> Option<&mut DelayedTask> {
         self.tasks.as_mut()?.get_mut(key)
     }
@@ -142,14 +146,6 @@ impl Delayed {
     pub(super) fn take_all(&mut self) -> impl Iterator<Item = DelayedTask> + use<> {
         let mut tasks = self.tasks.take();
         std::iter::from_fn(move || tasks.as_mut()?.pop(u64::MAX).map(|(_, _, task)| task))
-    }
-
-    pub(super) fn job(&self, key: WheelKey) -> Option<Entry> {
-        Some(Arc::clone(&self.tasks.as_ref()?.get(key)?.job))
-    }
-
-    pub(super) fn deadline(&self, key: WheelKey) -> Option<Instant> {
-        Some(self.tasks.as_ref()?.get(key)?.deadline)
     }
 
     /// Moves the deadline of a task. Its timer has to follow (DELAY-2). Returns false if it has left.

@@ -66,10 +66,9 @@ const MAX_CLOCKS: usize = 1024;
 const DEEPEST: usize = 4;
 
 /// What becomes of a drain that an executor runs in the call that hands it over.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum InCall {
     /// It runs there.
-    #[default]
     Runs,
     /// It waits for the inline drain below it on the stack (DRAIN-2).
     Waits,
@@ -78,7 +77,7 @@ enum InCall {
 }
 
 /// What the calling thread does with drains.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub(super) struct ThreadState {
     /// A drain runs on the stack.
     pub(super) is_draining: bool,
@@ -90,6 +89,9 @@ pub(super) struct ThreadState {
 }
 
 impl ThreadState {
+    const IDLE: ThreadState =
+        ThreadState { is_draining: false, hands_over: false, in_call: InCall::Runs, depth: 0 };
+
     /// The thread is not to be kept for long: it runs an inline drain in a call, or none.
     pub(super) fn is_inline(self) -> bool {
         self.in_call != InCall::Runs
@@ -97,10 +99,7 @@ impl ThreadState {
 }
 
 thread_local! {
-    static STATE: Cell<ThreadState> = const {
-        let in_call = InCall::Runs;
-        Cell::new(ThreadState { is_draining: false, hands_over: false, in_call, depth: 0 })
-    };
+    static STATE: Cell<ThreadState> = const { Cell::new(ThreadState::IDLE) };
     /// The drains that wait for the outermost inline drain of this thread (DRAIN-2).
     static WAITING: RefCell<Waiting> = const { RefCell::new(VecDeque::new()) };
 }
@@ -114,7 +113,7 @@ fn waiting() -> Option<usize> {
 }
 
 pub(super) fn this_thread() -> ThreadState {
-    STATE.try_with(Cell::get).unwrap_or_default()
+    STATE.try_with(Cell::get).unwrap_or(ThreadState::IDLE)
 }
 
 /// Returns a number that no other thread has at this time.

@@ -354,7 +354,7 @@ impl Owner for SerialQueue {
         match position.get() {
             Position::Gone => None,
             Position::Queued(_) => Some(Due::Now),
-            Position::Delayed(key) => state.delayed.deadline(key).map(Due::At),
+            Position::Delayed(key) => state.delayed.get(key).map(|task| Due::At(task.deadline)),
         }
     }
 

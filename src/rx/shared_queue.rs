@@ -23,7 +23,6 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
-use std::thread;
 use std::time::Instant;
 
 use super::delayed::Entry;
@@ -32,7 +31,7 @@ use super::worker::TaskQueue;
 use crate::backpressure::{Backpressure, PendingLimit};
 use crate::job::{AtomicPosition, Due, Next, Owner, Position, Ran, owner_has};
 use crate::platform::panics::{quietly, rest_blind};
-use crate::platform::sync::lock_std;
+use crate::platform::sync::{lock_std, spawn};
 use crate::pool::DelayedWorkQueue;
 use crate::wheel::WheelKey;
 use crate::{Clock, PanicHook, ScheduleError};
@@ -94,7 +93,7 @@ impl SharedQueue {
                 rest_blind();
             }
         };
-        thread::Builder::new().name(name).spawn(|| drain::with_a_drain(drains))?;
+        spawn(name, || drain::with_a_drain(drains))?;
         Ok(queue)
     }
 

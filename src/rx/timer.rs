@@ -175,7 +175,8 @@ impl SerialQueue {
     }
 
     fn name_of(&self, key: WheelKey) -> &'static str {
-        let job = self.state().delayed.job(key); // the job's lock is not taken inside of this one (JOB-5)
+        // The job's lock is not taken inside of this one (JOB-5).
+        let job = self.state().delayed.get(key).map(|task| Arc::clone(&task.job));
         job.map_or("a task", |job| job.name())
     }
 

@@ -273,8 +273,7 @@ impl Worker {
 
     fn submit<W: Work<Output = ()>>(&self, deadline: Option<Instant>, work: W) -> Taken<W> {
         let job = Job::new(Weak::clone(&self.weak), work);
-        let entry = Arc::clone(&job);
-        if let Err(reason) = self.queue.submit(entry, deadline) {
+        if let Err(reason) = self.queue.submit(Arc::clone(&job) as Entry, deadline) {
             if let Some(work) = job.take_back() {
                 return Err((reason, work));
             }
