@@ -165,8 +165,9 @@ impl<W: Work<Output = ()>> Work for InContext<W> {
 
     /// Drops the two apart, because both may panic, and a panic during a panic would end the process.
     fn discard(self, hook: &PanicHook) {
+        let name = self.name();
         self.work.into_iter().for_each(|work| work.discard(hook));
-        hook.catch(None, || drop(self.scope));
+        hook.catch(name, || drop(self.scope));
     }
 
     fn plan(&mut self) -> Option<&mut Plan> {
