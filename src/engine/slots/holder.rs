@@ -137,6 +137,17 @@ impl TaskHolder {
         word.put_off(to != filed)
     }
 
+    /// Gives the body to `work`.
+    ///
+    /// # Safety
+    ///
+    /// The body is there (HOLDER-1), and the caller owns it (HOLDER-2).
+    #[inline]
+    pub(super) unsafe fn with_body<R>(&self, work: impl FnOnce(&mut Closure) -> R) -> R {
+        // SAFETY: as the caller promises.
+        self.closure.with_mut(|place| work(unsafe { (*place).assume_init_mut() }))
+    }
+
     /// Holds the task of this entry, if it is pending and the entry is live. Returns its word.
     #[inline]
     pub(super) fn hold(&self, entry: Entry) -> Option<Word> {

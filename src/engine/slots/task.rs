@@ -4,8 +4,9 @@
 //! writes the body of a task, and after that it can be reached only through these three, so the rest of the crate is safe
 //! code, which knows a task by its key, or by an entry.
 
-use std::mem::{MaybeUninit, replace};
+use std::mem::replace;
 use std::ops::ControlFlow;
+use std::ptr::{drop_in_place, read};
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -111,7 +112,13 @@ pub(crate) fn withdraw<T: Content>(key: TaskKey) -> Option<T> {
     let holder = blocks::holder(key.slot)?;
     let is_it = |word: Word| word.number() == key.birth();
     let word = holder.word.transition(is_it, Phase::Pending, |_| Phase::Ending)?;
-    Some(Ending(Over { key, word: word.in_phase(Phase::Ending), holder }).take_back())
+    let over = Over { key, word: word.in_phase(Phase::Ending), holder };
+    // SAFETY: the body is there and ours (HOLDER-1, HOLDER-2). `Over` cannot reach the closure.
+    let task = unsafe { holder.with_body(|closure| read(closure)) };
+    let executor = over.drop_executor();
+    debug_assert!(executor.is_ok(), "it is not the last one: the caller has it too");
+    over.end();
+    Some(task.take())
 }
 
 /// Returns the word of the task's holder, if no later task has it. In one total order with every cancel.
@@ -162,7 +169,7 @@ pub(crate) fn name(key: TaskKey) -> Option<&'static str> {
     let held = |word: Word| (word.waits() && holder.is_of(key)).then(|| word.in_phase(Phase::Held));
     let word = holder.word.change(held)?;
     // SAFETY: this thread holds the task, so there is a body (HOLDER-1) and nobody else touches it (HOLDER-2).
-    let names = holder.closure.with_mut(|place| unsafe { (*place).assume_init_ref() }.names());
+    let names = unsafe { holder.with_body(|closure| closure.names()) };
     holder.word.put_back(word);
     Some(names.name())
 }
@@ -302,7 +309,7 @@ impl Running {
     pub(crate) fn run_in_place(&mut self) -> ControlFlow<()> {
         // SAFETY: claimed by us, so there is a body (HOLDER-1), and `&mut self` keeps it ours during the call
         // (HOLDER-2). A cancel in the meantime dooms the task and leaves the body alone.
-        self.holder.closure.with_mut(|place| unsafe { (*place).assume_init_mut().run() })
+        unsafe { self.holder.with_body(Closure::run) }
     }
 }
 
@@ -343,20 +350,17 @@ impl Ending {
     #[inline]
     pub(crate) fn names(&self) -> Names {
         // SAFETY: the body is there and ours (HOLDER-1, HOLDER-2), as it is in all that follows.
-        self.0.holder.closure.with_mut(|place| unsafe { (*place).assume_init_ref() }.names())
+        unsafe { self.0.holder.with_body(|closure| closure.names()) }
     }
 
     /// Runs the closure, which is consumed by it. Returns what it has thrown.
     #[inline]
     pub(crate) fn run_once(self) -> (Result<(), Payload>, Over) {
-        // SAFETY: see `names`. `Over` cannot reach the closure again.
-        let run = |place: *mut MaybeUninit<Closure>| unsafe {
-            (*place).assume_init_mut().run_once_in_place();
-        };
+        let holder = self.0.holder;
         // It runs where it lies. A body that is moved to the stack in wide words, and read there in others, waits for
         // its own stores.
-        let holder = self.0.holder;
-        let ran = caught(|| holder.closure.with_mut(run));
+        // SAFETY: see `names`. `Over` cannot reach the closure again.
+        let ran = caught(|| unsafe { holder.with_body(|closure| closure.run_once_in_place()) });
         (ran, self.0)
     }
 
@@ -366,13 +370,12 @@ impl Ending {
         // Most closures own nothing that has to be dropped, and then this is a comparison.
         let Over { key, word, holder } = self.0;
         // SAFETY: see `names`.
-        let has_drop =
-            |place: *mut MaybeUninit<Closure>| unsafe { (*place).assume_init_ref() }.has_drop();
-        let thrown = if word.executor() == 0 && !holder.closure.with_mut(has_drop) {
+        let has_drop = || unsafe { holder.with_body(|closure| closure.has_drop()) };
+        let thrown = if word.executor() == 0 && !has_drop() {
             None
         } else {
             // SAFETY: see `names`. `Over` cannot reach the closure again.
-            unsafe { drop_all(holder, key.slot, word) }
+            unsafe { drop_all(holder, key, word) }
         };
         (thrown, self.0)
     }
@@ -382,20 +385,7 @@ impl Ending {
     pub(crate) fn take_waker(self) -> (Waker, Over) {
         debug_assert!(self.0.word.executor() == 0 && !self.0.word.is_series(), "a waker");
         // SAFETY: see `names`. `Over` cannot reach the closure again.
-        let take =
-            |place: *mut MaybeUninit<Closure>| unsafe { (*place).assume_init_mut().take_waker() };
-        (self.0.holder.closure.with_mut(take), self.0)
-    }
-
-    /// Takes out a task that was refused, and ends it. The caller has its executor too.
-    #[cold]
-    fn take_back<T: Content>(self) -> T {
-        // SAFETY: see `names`. `Over` cannot reach the closure again.
-        let task = self.0.holder.closure.with_mut(|place| unsafe { (*place).assume_init_read() });
-        let executor = self.0.drop_executor();
-        debug_assert!(executor.is_ok(), "it is not the last one");
-        self.0.end();
-        task.take()
+        (unsafe { self.0.holder.with_body(|closure| closure.take_waker()) }, self.0)
     }
 }
 
@@ -404,38 +394,20 @@ impl Ending {
 ///
 /// # Safety
 ///
-/// The caller owns the body of the task in this slot, and the closure counts as moved out from now on (HOLDER-2, CLOSURE-2).
+/// The caller owns the body of this task, and the closure counts as moved out from now on (HOLDER-2, CLOSURE-2).
 #[inline(never)]
-unsafe fn drop_all(holder: &TaskHolder, slot: u32, word: Word) -> Option<Box<Thrown>> {
-    // SAFETY: the body is there (HOLDER-1), and the caller owns it.
-    let names = holder.closure.with_mut(|place| unsafe { (*place).assume_init_ref() }.names());
-    // SAFETY: as the caller promises.
-    let drop = |place: *mut MaybeUninit<Closure>| unsafe { (*place).assume_init_drop() };
+unsafe fn drop_all(holder: &'static TaskHolder, key: TaskKey, word: Word) -> Option<Box<Thrown>> {
+    let task = Ending(Over { key, word, holder });
+    let names = task.names();
     // One by one, because two panics in one drop would abort the process.
-    let first = caught(|| holder.closure.with_mut(drop));
     // SAFETY: as the caller promises.
-    let second = unsafe { drop_own_executor(slot, word) };
+    let first = caught(|| unsafe { holder.with_body(|closure| drop_in_place(closure)) });
+    let second = task.0.drop_executor();
     if first.is_ok() && second.is_ok() {
         return None;
     }
     let panics = first.err().into_iter().chain(second.err()).collect();
     Some(Box::new(Thrown { name: names.name(), panics }))
-}
-
-/// Drops the executor of the task with this word, if it has one of its own. Returns what that has thrown.
-///
-/// # Safety
-///
-/// The caller owns the body of the task in this slot (HOLDER-2).
-#[inline]
-unsafe fn drop_own_executor(slot: u32, word: Word) -> Result<(), Payload> {
-    // A look at the annex would be a cache miss, and mostly the first one at a page of memory.
-    if word.executor() == 0 {
-        return Ok(());
-    }
-    // SAFETY: as the caller promises.
-    let executor = unsafe { replace_executor(slot, None) };
-    caught(|| drop(executor))
 }
 
 /// A task whose closure has gone. [`end`](Over::end) is the last step.
@@ -451,8 +423,13 @@ impl Over {
     /// Drops the task's own executor, if it has one. Returns what that has thrown.
     #[inline]
     pub(crate) fn drop_executor(&self) -> Result<(), Payload> {
+        // A look at the annex would be a cache miss, and mostly the first one at a page of memory.
+        if self.word.executor() == 0 {
+            return Ok(());
+        }
         // SAFETY: the body is ours, and the executor belongs to it (HOLDER-2).
-        unsafe { drop_own_executor(self.key.slot, self.word) }
+        let executor = unsafe { replace_executor(self.key.slot, None) };
+        caught(|| drop(executor))
     }
 
     /// Frees the holder, unless a cancel has done so, and gives its slot back.
