@@ -29,6 +29,7 @@ use super::holder::entry;
 use super::state::{Phase, Word};
 use super::task::Running;
 use crate::clock::tick::{Moment, Times};
+use crate::platform::sync::Ordering;
 use crate::wheel::entry::{Entry, SchedulerId, TaskKey};
 
 /// Stands in the holder of a series in its run, as long as nobody has moved its next run. No reset stores it: it is 18
@@ -128,7 +129,9 @@ pub(crate) fn reset(
         holder.word.put_back(word);
         return Reset::Done;
     }
-    let filed = holder.filed(annex, word);
+    // Relaxed: as in `set_filed`.
+    let put_off = word.is_put_off().then(|| Moment(annex.filed.load(Ordering::Relaxed)));
+    let filed = put_off.unwrap_or_else(|| holder.deadline());
     // A task must have only a few records in the lanes, however often it is reset while the engine does not turn.
     // So while the engine is far behind, a new entry is due at once, whenever the task is. It is filed again when
     // it comes out, and until then all further resets find it early enough. If they move it back before a deadline

@@ -43,12 +43,8 @@ unsafe impl Sync for TaskHolder {}
 impl TaskHolder {
     in_models! {
         pub(crate) fn new() -> TaskHolder {
-            TaskHolder {
-                word: AtomicWord::default(),
-                deadline: AtomicU64::default(),
-                identity: AtomicU64::default(),
-                closure: UnsafeCell::new(MaybeUninit::uninit()),
-            }
+            let (word, deadline, identity) = Default::default();
+            TaskHolder { word, deadline, identity, closure: UnsafeCell::new(MaybeUninit::uninit()) }
         }
     }
 
@@ -115,19 +111,8 @@ impl TaskHolder {
         self.deadline.store(deadline.0, Ordering::Release);
     }
 
-    /// Returns the deadline under which the live entry is filed. The caller holds the task, whose word this is.
-    #[inline]
-    pub(super) fn filed(&self, annex: &Annex, word: Word) -> Moment {
-        // Relaxed: what is read here was written by threads that have held the task before.
-        if word.is_put_off() {
-            Moment(annex.filed.load(Ordering::Relaxed))
-        } else {
-            self.deadline()
-        }
-    }
-
     /// Moves the deadline to `to`, and returns the word that says where the live entry is filed: under `filed`. The caller
-    /// holds the task. Relaxed: as in `filed`.
+    /// holds the task. Relaxed: what is written here is read by threads that hold the task later.
     #[inline]
     pub(super) fn set_filed(&self, annex: &Annex, word: Word, to: Moment, filed: Moment) -> Word {
         if to != filed {
@@ -165,7 +150,7 @@ fn identity(birth: u32, scheduler: SchedulerId) -> u64 {
 #[derive(Default)]
 pub(crate) struct Annex {
     /// The deadline under which the live entry of a task is filed that is put off: see [`deadline`](super::deadline).
-    filed: AtomicU64,
+    pub(super) filed: AtomicU64,
     /// Nanoseconds between the runs of a series.
     pub(super) period: AtomicU64,
     /// The task's own executor, if it has one. Zeros are `None`.
