@@ -44,7 +44,7 @@ impl Shared {
     pub(crate) fn run_claimed(&self, task: Running, due: Moment, was_pending: bool) {
         // A panic of the clock must not lose the run: the task is claimed, so nobody else would run it.
         let now = self.recently().unwrap_or(due);
-        let (key, is_series) = (task.key, task.word().is_series());
+        let (key, is_series) = (task.key, task.word.is_series());
         // All that the run changes is counted before the run. A series leaves only at its end.
         with_lane(self, move |writer| {
             let lane = &writer.lane;
@@ -160,7 +160,7 @@ impl Shared {
         let period = || task::period(task.key.slot);
         let next = match chosen {
             Some(delay) => now.after(delay),
-            None => next_run(task.word().kind(), period(), due, now, self.watch.tick),
+            None => next_run(task.word.kind(), period(), due, now, self.watch.tick),
         };
         let mut filing = Publication::new(self, false);
         let is_pending = task.rearm(next, now, |entry| filing.publish::<Running>(entry, now));
@@ -173,7 +173,7 @@ impl Shared {
     #[cold]
     fn return_from_run(&self, task: Running) -> Option<Running> {
         // It runs under the lock of the termination, which decides between this thread and the engine (END-3).
-        let make = || self.make_leftover(task.key.slot, task.word().number(), Phase::Running);
+        let make = || self.make_leftover(task.key.slot, task.word.number(), Phase::Running);
         let Some((leftover, decision)) = self.termination.return_from_run(task.key, make) else {
             return Some(task);
         };

@@ -226,7 +226,7 @@ impl Running {
         announce: impl FnOnce(Entry) -> bool,
     ) -> bool {
         let holder = self.holder;
-        let is_it = |word: Word| word.number() == self.word().number();
+        let is_it = |word: Word| word.number() == self.word.number();
         // A cancel may doom the series at any time until it is held.
         let Some(word) = holder.word.hold(is_it, Phase::Running) else { return false };
         // A reset during the run counts more than the period, and than the delay that the closure has chosen.

@@ -96,11 +96,12 @@ pub(crate) const EXECUTORS: u32 = 1 << 19;
 
 impl Word {
     /// Returns the word of a pending task.
-    pub(crate) fn pending(number: u32, kind: Kind, executor: u32) -> Word {
+    pub(crate) fn pending(number: u32, kind: Kind, executor: u32, is_waker: bool) -> Word {
         debug_assert!(executor < EXECUTORS);
         Word(
             u64::from(number) << NUMBER_AT
                 | u64::from(executor) << EXECUTOR_AT
+                | if is_waker { WAKER } else { 0 }
                 | (kind as u64) << KIND_AT
                 | Phase::Pending as u64,
         )
@@ -109,12 +110,6 @@ impl Word {
     /// Returns true for a waker, which is never a leftover.
     pub(super) fn is_waker(self) -> bool {
         self.0 & WAKER != 0
-    }
-
-    /// Returns the word of a waker, if it is one.
-    #[inline]
-    pub(super) fn of_waker(self, is_waker: bool) -> Word {
-        Word(self.0 | if is_waker { WAKER } else { 0 })
     }
 
     /// Returns the number of the last filing.
@@ -293,13 +288,17 @@ impl AtomicWord {
     /// waits for a task that is held. `next` is called between each load of the word and the exchange.
     #[inline]
     pub(super) fn change(&self, mut next: impl FnMut(Word) -> Option<Word>) -> Option<Word> {
+        // Acquire, to see the body, and Release, so that the next owner sees what was done to the body (WORD-4). `SeqCst`
+        // for the cancel's part in HANDLE-1: on x86 and Arm it is the same instruction. Acquire too if it fails, because the
+        // caller then compares the birth (WORD-4).
+        let (success, failure) = (Ordering::SeqCst, Ordering::Acquire);
         let mut patience = Patience::default();
         let mut seen = self.load();
         loop {
             match next(seen) {
-                Some(next) => match self.exchange(seen, next) {
-                    Ok(()) => return Some(seen),
-                    Err(now) => seen = now,
+                Some(next) => match self.0.compare_exchange(seen.0, next.0, success, failure) {
+                    Ok(_) => return Some(seen),
+                    Err(now) => seen = Word(now),
                 },
                 None if seen.is_in(Phase::Held) => {
                     patience.spin(); // for some instructions (WORD-5)
@@ -362,15 +361,6 @@ impl AtomicWord {
         let before = self.change(next).ok_or(NotEnded::Lost)?;
         if before.waits() { Ok(before) } else { Err(NotEnded::Doomed) }
     }
-
-    /// Acquire, to see the body, and Release, so that the next owner sees what was done to the body (WORD-4). `SeqCst`
-    /// for the cancel's part in HANDLE-1: on x86 and Arm it is the same instruction. Acquire too if it fails, because the
-    /// caller then compares the birth (WORD-4).
-    #[inline]
-    fn exchange(&self, seen: Word, next: Word) -> Result<(), Word> {
-        let (success, failure) = (Ordering::SeqCst, Ordering::Acquire);
-        self.0.compare_exchange(seen.0, next.0, success, failure).map(drop).map_err(Word)
-    }
 }
 
 #[cfg(all(test, not(loom)))]
@@ -379,7 +369,7 @@ mod tests {
 
     fn filled(kind: Kind) -> AtomicWord {
         let reference = AtomicWord::default();
-        reference.fill(Word::pending(7, kind, 0));
+        reference.fill(Word::pending(7, kind, 0, false));
         reference
     }
 
@@ -405,7 +395,7 @@ mod tests {
 
     #[test]
     fn a_word_keeps_its_parts_apart() {
-        let word = Word::pending(u32::MAX >> 1, Kind::Gap, EXECUTORS - 1);
+        let word = Word::pending(u32::MAX >> 1, Kind::Gap, EXECUTORS - 1, false);
         assert_eq!(word.number(), u32::MAX >> 1);
         assert_eq!((word.kind(), word.executor()), (Kind::Gap, EXECUTORS - 1));
         assert_eq!(word.in_phase(Phase::Returned).phase(), Phase::Returned);
@@ -470,7 +460,7 @@ mod tests {
 
     #[test]
     fn a_holder_whose_number_has_reached_the_upper_half_is_worn_for_good() {
-        let mut word = Word::pending((1 << 31) - 2, Kind::Gap, 3);
+        let mut word = Word::pending((1 << 31) - 2, Kind::Gap, 3, false);
         for is_worn in [false, true, true] {
             word = word.filed_again();
             assert_eq!((word.is_worn(), word.kind(), word.executor()), (is_worn, Kind::Gap, 3));

@@ -73,7 +73,7 @@ pub(crate) fn fill<T: Content>(
     }
     let kind = period.map_or(Kind::Once, |period| period.kind);
     // The last step: it publishes all of the above.
-    holder.word.fill(Word::pending(birth, kind, number).of_waker(T::IS_WAKER));
+    holder.word.fill(Word::pending(birth, kind, number, T::IS_WAKER));
     Ok(TaskKey::new(slot, birth))
 }
 
@@ -277,7 +277,8 @@ pub(crate) fn make_leftover(slot: u32, number: u32, from: Phase) -> Option<Lefto
 /// A task that its owner has claimed, to run or to drop it.
 pub(crate) struct Running {
     pub(crate) key: TaskKey,
-    pub(super) word: Word,
+    /// As it was when the task was claimed.
+    pub(crate) word: Word,
     pub(super) holder: &'static TaskHolder,
 }
 
@@ -289,12 +290,6 @@ impl Running {
         let last = |word: Word| if word.is_series() { Phase::Ending } else { Phase::Running };
         let word = holder.word.transition(|_| holder.is_of(key), Phase::Returned, last)?;
         Some(Running { key, word: word.in_phase(last(word)), holder })
-    }
-
-    /// Returns the word of the task at its claim.
-    #[inline]
-    pub(crate) fn word(&self) -> Word {
-        self.word
     }
 
     /// Begins the end of a task that will not run again after this.
