@@ -127,17 +127,13 @@ impl<T: Content> Content for InSpan<T> {
     }
 }
 
-/// A waker. A run wakes it. A drop wakes nobody. Unless it is `COUNTED`, it is counted nowhere.
+/// A waker. It does not run: it is taken out. A drop wakes nobody. Unless it is `COUNTED`, it is counted nowhere.
 #[repr(transparent)] // for `take_waker`
 pub(crate) struct Wake<const COUNTED: bool>(pub(crate) Waker);
 
 impl<const COUNTED: bool> Content for Wake<COUNTED> {
     const IS_WAKER: bool = true;
     const IS_COUNTED: bool = COUNTED;
-
-    fn run_once(self) {
-        self.0.wake();
-    }
 }
 
 // ----- how it is stored -----------------------------------------------------------------------
