@@ -35,14 +35,12 @@ impl Timed for Entry {
     }
 }
 
-/// A late entry: its deadline, and how many came late before it, which keeps equal deadlines in order.
-type Late = (u64, u64, Entry);
-
 /// The tasks that come next, in order.
 #[derive(Default)]
 pub(crate) struct ReadyQueue {
     sorted: VecDeque<Entry>,
-    late: BinaryHeap<Reverse<Late>>,
+    /// Late entries, each behind its deadline, and how many came late before it, which keeps equal deadlines in order.
+    late: BinaryHeap<Reverse<(u64, u64, Entry)>>,
     /// How many entries were ever late.
     count: u64,
     /// Room to sort in. Empty between calls.
@@ -213,31 +211,24 @@ fn sort_by_deadline(entries: &mut Vec<Entry>, scratch: &mut Vec<Entry>) {
     }
     // Rounds of equal width, so that no counters are set up for a few bits.
     let width = bits.div_ceil(rounds);
-    for round in 0..rounds {
+    for shift in (0..rounds).map(|round| round * width) {
         let digit =
-            |entry: &Entry| (entry.deadline - first) >> (round * width) & ((1 << width) - 1);
-        spread(entries, scratch, |entry| digit(entry) as usize);
-        std::mem::swap(entries, scratch);
+            |entry: &Entry| ((entry.deadline - first) >> shift) as usize & ((1 << width) - 1);
+        let mut places = [0_u32; 1 << ROUND];
+        entries.iter().for_each(|entry| places[digit(entry)] += 1);
+        // Each count becomes the index at which the entries of its digit begin.
+        let mut next = 0;
+        for place in &mut places {
+            (*place, next) = (next, next + *place);
+        }
+        scratch.resize(entries.len(), Entry::default());
+        for entry in &*entries {
+            let place = &mut places[digit(entry)];
+            scratch[*place as usize] = *entry;
+            *place += 1;
+        }
+        mem::swap(entries, scratch);
         scratch.clear();
-    }
-}
-
-/// Copies the entries to `into`, ordered by their digit. Equal ones stay in their order.
-fn spread(from: &[Entry], into: &mut Vec<Entry>, digit: impl Fn(&Entry) -> usize) {
-    let mut places = [0_u32; 1 << ROUND];
-    for entry in from {
-        places[digit(entry)] += 1;
-    }
-    // Each count becomes the index at which the entries of its digit begin.
-    let mut next = 0;
-    for place in &mut places {
-        (*place, next) = (next, next + *place);
-    }
-    into.resize(from.len(), Entry::default());
-    for entry in from {
-        let place = &mut places[digit(entry)];
-        into[*place as usize] = *entry;
-        *place += 1;
     }
 }
 

@@ -13,7 +13,7 @@ use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 use super::blocks;
-use super::depot::{Depot, depot};
+use super::depot::depot;
 use super::holder::{PAGE, TaskHolder, index_of};
 use super::magazines;
 use super::state::Word;
@@ -37,7 +37,7 @@ static TRIMMER: Mutex<Option<usize>> = Mutex::new(None);
 /// Each engine that trims as it turns holds this.
 pub(crate) static ENGINES: LazyLock<Arc<()>> = LazyLock::new(Arc::default);
 
-/// Begins a trim from the top if much has stayed free since [`Depot::watch`]. Returns true if so.
+/// Begins a trim from the top if much has stayed free since [`watch`](super::depot::Depot::watch). Returns true if so.
 pub(crate) fn begin() -> bool {
     if !depot().stayed_bloated() {
         return false;
@@ -65,31 +65,26 @@ pub(crate) fn at_the_end() {
 /// Does a slice of the trim that is under way. Returns true if there is more to do.
 pub(crate) fn slice() -> bool {
     let Ok(mut trimmer) = TRIMMER.try_lock() else { return false }; // another thread is at it
-    let Some(below) = *trimmer else { return false };
-    // The depot is locked to take the pages out and to put them back, not while the system works.
-    let (taken, below) = take_free_pages(&mut depot(), below);
+    let Some(mut below) = *trimmer else { return false };
+    // A page of the system may be several of ours.
+    let group = (pages::page_bytes() / pages::PAGE_BYTES).max(1);
+    // Free pages from the top downwards. The depot is locked to take them out and to put them back, not while the system
+    // works.
+    let (mut taken, mut locked) = (Vec::new(), depot());
+    for _ in 0..SLICE * LOOK {
+        if below == 0 || taken.len() >= SLICE {
+            break;
+        }
+        below = below.saturating_sub(group);
+        taken.extend(locked.take_group(below..below + group));
+    }
+    drop(locked);
     for slots in joined(&taken) {
         let is_absent = give_back(slots.clone());
         depot().put_group(slots, is_absent);
     }
     *trimmer = (below > 0).then_some(below);
     below > 0
-}
-
-/// Takes free pages below `below` out of the depot, from the top downwards. Also returns the page down to which it
-/// came.
-fn take_free_pages(depot: &mut Depot, mut below: usize) -> (Vec<Range<u32>>, usize) {
-    // A page of the system may be several of ours.
-    let group = (pages::page_bytes() / pages::PAGE_BYTES).max(1);
-    let mut taken = Vec::new();
-    for _ in 0..SLICE * LOOK {
-        if below == 0 || taken.len() >= SLICE {
-            break;
-        }
-        below = below.saturating_sub(group);
-        taken.extend(depot.take_group(below..below + group));
-    }
-    (taken, below)
 }
 
 /// Joins neighbours of one block, so that they cost one call of the system. The pages come from the top.
@@ -103,11 +98,8 @@ fn joined(pages: &[Range<u32>]) -> impl Iterator<Item = Range<u32>> {
 /// Gives the memory of these slots back to the system. Returns false if it stays. The caller has all of the slots in
 /// hand (SLOT-3).
 pub(crate) fn give_back(slots: Range<u32>) -> bool {
-    let number = |slot| {
-        let word = blocks::holder(slot).and_then(|holder| holder.word.vacant());
-        word.map_or(0, Word::number) // 0 if it never held a task
-    };
-    let newest = slots.clone().map(number).max().unwrap_or(0);
+    let words = slots.clone().filter_map(|slot| blocks::holder(slot)?.word.vacant());
+    let newest = words.map(Word::number).max().unwrap_or(0); // 0 if none ever held a task
     if newest > u32::MAX / 4 {
         return false; // one old slot must not make a whole block old
     }
