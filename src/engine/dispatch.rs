@@ -197,12 +197,10 @@ impl Engine {
         if self.retries.retry_at().is_none_or(|at| at > self.now) {
             return;
         }
-        let mut is_first = true;
-        for executor in self.retries.to_retry(self.now) {
+        for (number, executor) in self.retries.to_retry(self.now).into_iter().enumerate() {
             // One executor is retried in each turn, even if the time is up. Otherwise a slow turn would starve all of
             // them.
-            if is_first || !self.is_out_of_time() {
-                is_first = false;
+            if number == 0 || !self.is_out_of_time() {
                 self.retry(&executor);
             }
             self.release(executor);

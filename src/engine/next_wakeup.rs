@@ -122,11 +122,9 @@ impl Engine {
         if self.is_blind {
             return Next::Again;
         }
-        loop {
+        self.take_in(cut);
+        while self.reader.is_behind(cut) {
             self.take_in(cut);
-            if !self.reader.is_behind(cut) {
-                break;
-            }
         }
         loop {
             // The entry of a task that was put off stands for an earlier time. It is filed where its task is due, and

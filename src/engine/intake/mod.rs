@@ -164,17 +164,11 @@ impl Intake {
 
     /// Visits all lanes, to add up their counters.
     pub(crate) fn each_lane(&self, mut visit: impl FnMut(&Lane)) {
-        let mut visited = 0;
-        loop {
+        for number in 0.. {
             // In slices, so that nobody waits long for the lock. Lanes are added at the end, and stay.
             let lanes = lock(&self.lanes);
-            let slice = lanes.all.get(visited..).unwrap_or_default();
-            let slice = &slice[..slice.len().min(LANES_AT_ONCE)];
-            if slice.is_empty() {
-                break;
-            }
+            let Some(slice) = lanes.all.chunks(LANES_AT_ONCE).nth(number) else { break };
             slice.iter().for_each(|lane| visit(lane));
-            visited += slice.len();
         }
     }
 
