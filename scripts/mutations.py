@@ -243,7 +243,7 @@ MUTATIONS = [
     ("what an own executor has done is not counted", "src/executor/due.rs",
      "            Some(own) => own.count_done(1),\n", "            Some(_) => {}\n", TESTS + ["--lib", "counts_where"]),
     ("what comes back in the batch of another executor counts there", "src/executor/due.rs",
-     "            Some(own) => own.take_back(1),\n", "            Some(_) => self.owner.count_refused(),\n", TESTS + ["--lib", "counts_where"]),
+     "own.as_deref().unwrap_or(owner.backlog()).take_back(1);", "_ = own;\n                owner.backlog().take_back(1);", TESTS + ["--lib", "counts_where"]),
     ("what an executor leaves in its batch counts as handed over", "src/engine/dispatch.rs",
      "        executor.backlog.take_back(self.batch.len());\n", "", TESTS + ["--lib", "counts_where"]),
     ("what is done at once counts as handed over", "src/engine/dispatch.rs",

@@ -17,6 +17,7 @@ use super::admit::Publication;
 use super::bounds::LONGEST_PAUSE_NANOS;
 use super::shared::{Shared, with_lane};
 use super::this_thread;
+use crate::backpressure::Backlog;
 use crate::clock::clocks::Clock;
 use crate::clock::repeat::{Repeat, next_run};
 use crate::clock::tick::Moment;
@@ -330,8 +331,8 @@ impl due::TaskOwner for Shared {
         with_lane(self, |writer| writer.lane.counts.done.add(1));
     }
 
-    fn count_refused(&self) {
-        self.backlog.take_back(1);
+    fn backlog(&self) -> &Backlog {
+        &self.backlog
     }
 
     fn hand_over_again(&self, due: Entry) {

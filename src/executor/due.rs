@@ -11,7 +11,6 @@ use thiserror::Error;
 
 use crate::backpressure::Backlog;
 use crate::clock::tick::Moment;
-use crate::executor::numbered::NumberedExecutor;
 use crate::platform::impls::impl_debug;
 use crate::platform::panics::quietly;
 use crate::wheel::Timed;
@@ -27,8 +26,8 @@ pub(crate) trait TaskOwner: Send + Sync {
     fn forfeit(&self, entry: Entry);
     /// Counts a task that the scheduler's executor has done, or dropped.
     fn count_done(&self);
-    /// Counts a task that the scheduler's executor has refused.
-    fn count_refused(&self);
+    /// Returns the count of what the scheduler's executor was handed.
+    fn backlog(&self) -> &Backlog;
     /// Has a task handed over again, which came back elsewhere.
     fn hand_over_again(&self, entry: Entry);
     /// Returns true if the task is still to run.
@@ -46,7 +45,7 @@ pub(crate) trait TaskOwner: Send + Sync {
 pub(crate) struct Origin {
     pub(super) owner: Arc<dyn TaskOwner>,
     /// `None` for the scheduler's executor.
-    own: Option<Arc<Backlog>>,
+    pub(crate) own: Option<Arc<Backlog>>,
 }
 
 impl Origin {
@@ -60,13 +59,6 @@ impl Origin {
         match &self.own {
             None => self.owner.count_done(),
             Some(own) => own.count_done(1),
-        }
-    }
-
-    fn count_refused(&self) {
-        match &self.own {
-            None => self.owner.count_refused(),
-            Some(own) => own.take_back(1),
         }
     }
 }
@@ -165,10 +157,6 @@ impl DueTask {
     /// ```
     pub fn wrap(self, run: impl FnOnce(DueTask) + Send + 'static) -> DueTask {
         DueTask(Inner::Wrapped { task: Box::new(self), run: Mutex::new(Box::new(run)) })
-    }
-
-    pub(super) fn scheduled(origin: Origin, entry: Entry) -> DueTask {
-        DueTask(Inner::Scheduled(Scheduled { origin, entry, is_settled: false }))
     }
 
     /// Runs the task here and now. Does nothing if it was cancelled in the meantime.
@@ -381,7 +369,7 @@ pub(crate) const AHEAD: usize = 16;
 ///
 /// See [`Executor::execute_batch`](crate::Executor::execute_batch).
 pub struct DueBatch {
-    origin: Origin,
+    pub(crate) origin: Origin,
     /// All entries that were put in, taken or not, in order.
     pub(crate) due: Vec<Entry>,
     /// How many of `due` have been taken out.
@@ -434,12 +422,14 @@ impl DueBatch {
         match task.0 {
             Inner::Scheduled(mut task) => {
                 task.is_settled = true;
-                task.origin.count_refused(); // by the executor that has it, which need not be that of the batch
+                // From the executor that has it, which need not be that of the batch.
+                let Origin { owner, own } = &task.origin;
+                own.as_deref().unwrap_or(owner.backlog()).take_back(1);
                 // An executor that serves several schedulers may reject a task here that came in the batch of another one.
-                if Arc::ptr_eq(&task.origin.owner, &self.origin.owner) {
+                if Arc::ptr_eq(owner, &self.origin.owner) {
                     self.given_back.refused.push(task.entry);
                 } else {
-                    task.origin.owner.hand_over_again(task.entry);
+                    owner.hand_over_again(task.entry);
                 }
             }
             Inner::Standalone { name, task, .. } => {
@@ -460,11 +450,6 @@ impl DueBatch {
         self.origin.clone()
     }
 
-    /// Notes the executor that will get the batch.
-    pub(crate) fn goes_to(&mut self, executor: &NumberedExecutor) {
-        self.origin.own = (executor.number != 0).then(|| Arc::clone(&executor.backlog));
-    }
-
     /// Empties the batch for the next hand-over.
     pub(crate) fn settle(&mut self) -> GivenBack {
         debug_assert!(self.over <= self.taken && self.taken <= self.due.len());
@@ -483,12 +468,13 @@ impl Iterator for DueBatch {
 
     fn next(&mut self) -> Option<DueTask> {
         loop {
-            let due = self.due.get(self.taken).copied()?;
+            let entry = self.due.get(self.taken).copied()?;
             self.due.get(self.taken + AHEAD).inspect(|soon| soon.prefetch());
             self.taken += 1;
             // A hint that spares executors most of what was cancelled. The claim decides.
-            if self.origin.owner.is_pending(due) {
-                return Some(DueTask::scheduled(self.origin.clone(), due));
+            if self.origin.owner.is_pending(entry) {
+                let task = Scheduled { origin: self.origin.clone(), entry, is_settled: false };
+                return Some(DueTask(Inner::Scheduled(task)));
             }
             self.over += 1;
         }
