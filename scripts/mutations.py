@@ -203,7 +203,7 @@ MUTATIONS = [
     ("what comes back elsewhere is lost", "src/engine/run.rs",
      "        filing.publish::<()>(again, now);\n", "        let _ = (again, &mut filing);\n", tests("executors::s17_s19_executor")),
     ("what comes back elsewhere has no pause", "src/engine/run.rs",
-     "let pause = self.pause_before_home(now);", "let pause = 0 * self.pause_before_home(now);", tests("executors::s17_s19_executor")),
+     "let pause = (next - now.0).saturating_sub(AT_ONCE);", "let pause = 0 * next.saturating_sub(AT_ONCE);", tests("executors::s17_s19_executor")),
     ("a refused closure has no pause", "src/engine/dispatch.rs",
      "now.after_nanos(LONGEST_PAUSE_NANOS)", "now.after_nanos(LONGEST_PAUSE_NANOS / 50)", tests("executors::s17_s19_executor")),
     ("a refused closure goes to another executor", "src/engine/dispatch.rs",

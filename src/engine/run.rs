@@ -286,17 +286,6 @@ impl Shared {
         Some(task)
     }
 
-    /// Returns how long a task rests that has come back elsewhere: not at all, if few have come back lately. Two schedulers
-    /// whose executors gave back each other's tasks would go on so for ever.
-    fn pause_before_home(&self, now: Moment) -> u64 {
-        const AT_ONCE: u64 = 16 * LONGEST_PAUSE_NANOS;
-        // One may come back in each longest pause, and 16 of them before their time. Two threads at a time may count as one.
-        let most = now.0.saturating_add(AT_ONCE + LONGEST_PAUSE_NANOS);
-        let next = self.next_comes_home.load(Ordering::Relaxed).clamp(now.0, most);
-        self.next_comes_home.store(next.saturating_add(LONGEST_PAUSE_NANOS), Ordering::Relaxed);
-        (next - now.0).saturating_sub(AT_ONCE)
-    }
-
     /// Files a task again, through this thread's lane, whose entry has come out too early (RESET-2). If its deadline has
     /// passed by now, returns the entry as of now.
     #[cold]
@@ -336,11 +325,18 @@ impl due::TaskOwner for Shared {
     }
 
     fn hand_over_again(&self, due: Entry) {
+        const AT_ONCE: u64 = 16 * LONGEST_PAUSE_NANOS;
+        let now = self.try_now().unwrap_or(due.moment());
+        // It does not rest, if few have come back lately. But two schedulers whose executors gave back each other's tasks
+        // would go on so for ever. So one may come back in each longest pause, and 16 of them before their time. Two threads
+        // at a time may count as one.
+        let most = now.0.saturating_add(AT_ONCE + LONGEST_PAUSE_NANOS);
+        let next = self.next_comes_home.load(Ordering::Relaxed).clamp(now.0, most);
+        self.next_comes_home.store(next.saturating_add(LONGEST_PAUSE_NANOS), Ordering::Relaxed);
+        let pause = (next - now.0).saturating_sub(AT_ONCE);
         // Under the same number, because this is its only entry. If the engine is closed, the close has found the task in
         // its holder, or will.
         let mut filing = Publication::new(self, false);
-        let now = self.try_now().unwrap_or(due.moment());
-        let pause = self.pause_before_home(now);
         let again = if pause == 0 {
             due.due_now()
         } else {
