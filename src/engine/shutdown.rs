@@ -13,7 +13,7 @@ use crate::engine::slots::task::{self, Leftover};
 use crate::engine::slots::trim;
 use crate::engine::termination::Leaver;
 use crate::observe::TaskPanic;
-use crate::platform::panics::{Payload, caught, discard};
+use crate::platform::panics::{Payload, discard, quietly};
 use crate::wheel::entry::{Entry, TaskKey};
 
 impl Engine {
@@ -43,7 +43,8 @@ impl Engine {
 
         // The termination sorts them by deadline, stably. At equal deadlines those that executors have come first, in no
         // order, then the refused tasks, then the others in the order of scheduling.
-        let make = |entry: Entry| self.make_leftover(entry.slot(), entry.number());
+        let make =
+            |entry: Entry| self.shared.make_leftover(entry.slot(), entry.number(), Phase::Pending);
         let count = self.fulfil(entries.into_iter().filter_map(make).collect());
         self.shared.wake(&mut self.wakers); // they find the scheduler closed
         self.shared.hooks.observe(|observer| observer.stopped(count));
@@ -61,8 +62,7 @@ impl Engine {
         // of ours gets its tasks back by a `close`. So this is a close that leaves them to the next one.
         self.shared.termination.join();
         self.shared.stop();
-        let ended = caught(|| self.shut_down());
-        ended.err().into_iter().for_each(discard); // the first fault is told
+        quietly(|| self.shut_down()); // the first fault is told
         if !self.shared.termination.has_come() {
             // A fault has broken off the shutdown itself. Otherwise a close would wait for the end without end.
             self.fulfil(Vec::new());
@@ -74,18 +74,13 @@ impl Engine {
         self.shared.hooks.on_panic.report("the tick thread of tickwheel", Box::new(text));
     }
 
-    /// Makes a pending task a leftover; `None` if it was cancelled, runs, or is one already.
-    fn make_leftover(&self, slot: u32, number: u32) -> Option<Leftover> {
-        self.shared.make_leftover(slot, number, Phase::Pending)
-    }
-
     /// Fulfils the termination, and returns how many leftovers there are.
     fn fulfil(&self, listed: Vec<Leftover>) -> usize {
         // After the lists were emptied, so that this look finds only what executors have, or what is in a run.
         let mut found = Vec::new();
         let find = |key: TaskKey, word: Word| found.push((key, word));
         self.shared.hooks.catch(|| task::each_of(self.shared.id, find));
-        let make = |key: TaskKey, number: u32| self.make_leftover(key.slot, number);
+        let make = |slot, number| self.shared.make_leftover(slot, number, Phase::Pending);
         let (count, unwanted) = self.shared.termination.fulfil(listed, &found, self.now, make);
         // After the last handle is gone nobody can want the leftovers, so they are dropped here (S24), series in their
         // runs behind those.

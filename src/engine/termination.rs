@@ -151,10 +151,6 @@ impl State {
 }
 
 impl Termination {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        lock(&self.state)
-    }
-
     /// Creates the end of a scheduler. `has_a_thread`: a tick thread will call [`attend`](Termination::attend).
     pub(crate) fn new(has_a_thread: bool, timeout: Duration) -> Termination {
         let closers = if has_a_thread { 1 } else { 2 };
@@ -183,7 +179,7 @@ impl Termination {
     /// Notes that a caller may take the leftovers, until it [leaves](Termination::leave). They are kept from now on, unless
     /// they were given up.
     pub(crate) fn join(&self) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         if state.fate == Fate::Unasked {
             state.fate = Fate::Wanted;
         }
@@ -192,7 +188,7 @@ impl Termination {
 
     /// Notes that there is one more who can close the scheduler, until it [leaves](Termination::leave).
     pub(crate) fn join_closers(&self) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         // Futures may have kept the scheduler open without anybody who could close it.
         if state.closers == 0 && !self.is_closing() {
             state.fate = Fate::default();
@@ -203,7 +199,7 @@ impl Termination {
     /// Notes that a taker or a closer has gone. If no other one is left that may take the leftovers, gives them up.
     /// Returns what the caller has to drop, because no tick thread does so.
     pub(crate) fn leave(&self, leaver: Leaver) -> Vec<Leftover> {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         match leaver {
             Leaver::Taker | Leaver::TakerThatGivesUp => state.takers -= 1,
             Leaver::Closer => state.closers -= 1,
@@ -226,7 +222,7 @@ impl Termination {
     /// Waits until the leftovers were taken or given up, on the tick thread, after its last turn. Returns those that were
     /// given up.
     pub(crate) fn attend(&self) -> Vec<Leftover> {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         // The thread lives until then, because the drops of leftovers belong on it. It uses no processor time
         // meanwhile.
         while state.fate == Fate::Wanted && state.has_leftovers() {
@@ -237,7 +233,7 @@ impl Termination {
     }
 
     pub(crate) fn has_come(&self) -> bool {
-        self.lock().has_come
+        lock(&self.state).has_come
     }
 
     // ----- the engine ----------------------------------------------------------------------
@@ -246,20 +242,20 @@ impl Termination {
     /// will take, which the caller drops.
     ///
     /// `listed` are those that the engine had in its lists. `found` are all other tasks that were pending or in a run when
-    /// the engine looked, after it had closed the lanes. `make_leftover` makes a task of this number a leftover, unless its
-    /// run has started.
+    /// the engine looked, after it had closed the lanes. `make_leftover` makes the task of a slot and a number a leftover,
+    /// unless its run has started.
     pub(crate) fn fulfil(
         &self,
         listed: Vec<Leftover>,
         found: &[(TaskKey, Word)],
         now: Moment,
-        make_leftover: impl Fn(TaskKey, u32) -> Option<Leftover>,
+        make_leftover: impl Fn(u32, u32) -> Option<Leftover>,
     ) -> (usize, Vec<Leftover>) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         for (key, found) in found.iter().copied() {
             // An executor may have the task in its queue, not started. Its word tells: the claim here and that of the
             // run exclude each other.
-            if let Some(task) = make_leftover(key, found.number()) {
+            if let Some(task) = make_leftover(key.slot, found.number()) {
                 state.leftovers.push(task);
                 continue;
             }
@@ -311,7 +307,7 @@ impl Termination {
         key: TaskKey,
         make_leftover: impl FnOnce() -> Option<Leftover>,
     ) -> Option<(Leftover, Option<Decision>)> {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         // Under the lock, so the engine finds the series either in its run or among the leftovers (END-3).
         let task = make_leftover()?;
         // Under the same lock: another thread may run the leftover at once, and that run must stay on the list.
@@ -329,13 +325,13 @@ impl Termination {
 
     /// Notes that a leftover is about to run, until [`run_is_over`](Termination::run_is_over).
     pub(crate) fn will_run(&self, key: TaskKey) {
-        self.lock().runs.insert(key, Stage::Last);
+        lock(&self.state).runs.insert(key, Stage::Last);
     }
 
     /// Notes that a run has ended, and what was to be done behind it.
     #[cold]
     pub(crate) fn run_is_over(&self, key: TaskKey) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         // Nobody waits for most runs that end while their scheduler closes, nor for each leftover once.
         let Some(over) = state.runs.remove(&key) else { return };
         self.notify(state);
@@ -347,7 +343,7 @@ impl Termination {
     /// Has this done with a leftover that was taken in its run, when that run has ended. If it has ended already, the
     /// decision comes back.
     pub(crate) fn decide(&self, key: TaskKey, decision: Decision) -> Result<(), Decision> {
-        match self.lock().runs.get_mut(&key) {
+        match lock(&self.state).runs.get_mut(&key) {
             Some(Stage::Taken(decided)) => *decided = Some(decision),
             _ => return Err(decision),
         }
@@ -365,7 +361,7 @@ impl Termination {
 
     /// Takes the leftovers, if the end has come.
     pub(crate) fn take(&self) -> Option<Vec<Leftover>> {
-        Some(self.lock()).filter(|state| state.has_come).map(|state| self.take_from(state))
+        Some(lock(&self.state)).filter(|state| state.has_come).map(|state| self.take_from(state))
     }
 
     /// Waits for the end, and takes the leftovers; `None` if it has not come in time.
@@ -384,7 +380,7 @@ impl Termination {
         has_come: impl Fn(&State) -> bool,
     ) -> Option<MutexGuard<'_, State>> {
         let until = Instant::now().checked_add(timeout);
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         while !has_come(&state) {
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
@@ -409,7 +405,7 @@ impl Termination {
         let mine = waker.clone(); // it may run a user's code, so it comes before the lock (S11)
         // A poll inside of a run makes that run wait, and other closes must not wait for it. Noted before the look, as in `wait`.
         waits_from_now_on();
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         if state.is_ready() {
             let leftovers = self.take_from(state);
             quietly(|| drop(mine)); // its panic must not cost the caller the leftovers
@@ -424,6 +420,6 @@ impl Termination {
 
     /// Gives back the waker that a waiter has left, if it has not been woken.
     pub(crate) fn forget(&self, waiter: Ticket) -> Option<Waker> {
-        self.lock().waiters.leave(waiter, None).0
+        lock(&self.state).waiters.leave(waiter, None).0
     }
 }
