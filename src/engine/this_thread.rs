@@ -59,13 +59,8 @@ pub(crate) fn is_in_a_run() -> bool {
     current().is_some()
 }
 
-/// Returns true if the calling thread runs a task of this scheduler.
-pub(crate) fn is_in_a_run_of(scheduler: SchedulerId) -> bool {
-    is_any_run(|(here, _)| *here == scheduler)
-}
-
 /// Returns true if the calling thread runs a task like this.
-fn is_any_run(is_meant: impl Fn(&Run) -> bool) -> bool {
+pub(crate) fn is_any_run(is_meant: impl Fn(&Run) -> bool) -> bool {
     // A thread that runs a task and has lost the list of the outer ones answers yes: then nobody waits for it, which
     // is never a deadlock.
     let outer = |runs: &RefCell<Vec<Run>>| runs.borrow().iter().any(&is_meant);
@@ -74,9 +69,8 @@ fn is_any_run(is_meant: impl Fn(&Run) -> bool) -> bool {
 
 /// Returns the tasks that the calling thread runs, the innermost last.
 fn all_runs() -> Vec<TaskKey> {
-    let Some(inner) = current() else { return Vec::new() };
     let outer = OUTER.try_with(|runs| runs.borrow().clone()).unwrap_or_default();
-    let runs = outer.into_iter().chain([inner]).map(|(_, key)| key);
+    let runs = outer.into_iter().chain(current()).map(|(_, key)| key);
     runs.filter(|key| *key != TaskKey::NONE).collect()
 }
 

@@ -16,33 +16,29 @@ use crate::platform::sync;
 const NAP: Duration = Duration::from_millis(20);
 
 /// Starts the thread that turns this engine until the scheduler ends.
-pub(crate) fn spawn(engine: Engine, sleeper: Sleeper, name: &str) -> io::Result<()> {
+pub(crate) fn spawn(mut engine: Engine, sleeper: Sleeper, name: &str) -> io::Result<()> {
     let run = move || {
         // By default the system may delay the wake-ups of a thread, to save power.
         wake_on_time();
-        turn_until_the_end(engine, &sleeper);
+        // Observers and clocks run on the tick thread between the turns, too (S21).
+        let _mark = TurningMark::new(engine.shared.id);
+        let turn = || loop {
+            let cut = engine.read_clock();
+            match engine.turn(cut) {
+                Next::Again => {}
+                Next::At(at) => sleep(&mut engine, &sleeper, at),
+                Next::Ended => break,
+            }
+        };
+        // User code does not unwind to here (S17), so a panic is a fault of ours.
+        if let Err(fault) = caught(turn) {
+            engine.fail(fault);
+        }
+        // Closures that nobody takes are dropped here, and not by a caller that only drops its last handle (S24).
+        engine.shared.drop_leftovers(engine.shared.termination.attend());
     };
     let name = name.replace('\0', ""); // std would panic
     sync::spawn(name, run)
-}
-
-fn turn_until_the_end(mut engine: Engine, sleeper: &Sleeper) {
-    // Observers and clocks run on the tick thread between the turns, too (S21).
-    let _mark = TurningMark::new(engine.shared.id);
-    let turn = || loop {
-        let cut = engine.read_clock();
-        match engine.turn(cut) {
-            Next::Again => {}
-            Next::At(at) => sleep(&mut engine, sleeper, at),
-            Next::Ended => break,
-        }
-    };
-    // User code does not unwind to here (S17), so a panic is a fault of ours.
-    if let Err(fault) = caught(turn) {
-        engine.fail(fault);
-    }
-    // Closures that nobody takes are dropped here, and not by a caller that only drops its last handle (S24).
-    engine.shared.drop_leftovers(engine.shared.termination.attend());
 }
 
 /// Sleeps until then, unless what has come in since the turn cannot wait.
