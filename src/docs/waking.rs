@@ -73,7 +73,7 @@
 //! | token | `Parker` in `clock/parking.rs` | a flag under a lock, with a condition variable, or a timer of the system where that is more exact: ends this sleep, or the next one |
 //! | `published` | `Lane` in `engine/intake/lane.rs` | how many records a producer has written into its lane |
 //! | `listed` | the same | the lane is on the ready list, or the sleeper is about to look at it |
-//! | ready list | `Signals` in `engine/intake/mod.rs` | the lanes that have something new |
+//! | ready list | `Signals` in `engine/intake/lane.rs` | the lanes that have something new |
 //! | `is_closing` | `Termination` in `engine/termination.rs` | the scheduler has been stopped |
 //!
 //! ## The states
