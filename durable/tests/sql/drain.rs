@@ -567,8 +567,8 @@ pub(crate) fn what_was_locked_for_long_comes_soon(database: &Database<'_>) {
     let (tell, told) = mpsc::channel();
     let worker = timers.worker().handle("mail", move |run| Ok(tell.send(run.key().to_owned())?));
     let worker = worker.start(&Scheduler::new()).expect("it starts");
-    let batch =
-        ["1", "2", "locked"].map(|key| NewTimer::new("mail", key, Duration::from_millis(800)));
+    let soon = Duration::from_millis(2500); // it is locked by then, also on a busy machine
+    let batch = ["1", "2", "locked"].map(|key| NewTimer::new("mail", key, soon));
     timers.schedule_all(&batch).expect("scheduled");
     let let_go =
         database.begin("BEGIN; SELECT * FROM tickwheel_timers WHERE key = 'locked' FOR UPDATE");

@@ -94,8 +94,12 @@ pub(crate) fn the_way_may_change_at_any_time(database: &Database<'_>) {
             schedule("other");
             super::common::until("it has polled", || other.stats().done > before.done);
         } else {
-            schedule("mail");
-            assert!(lateness(&told) < BEFORE_A_POLL, "{way}");
+            // A busy machine may be late, but not each time.
+            let mut is_told = || {
+                schedule("mail");
+                lateness(&told) < BEFORE_A_POLL
+            };
+            assert!((0..3).any(|_| is_told()), "{way}");
         }
     }
     let refused =
