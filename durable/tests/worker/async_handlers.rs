@@ -15,10 +15,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::common::{PATIENCE, until};
 use super::databases::Database;
-use super::{HOUR, NOW, TAUGHT, is_gone, mail, noting, quick, teach};
-
-/// A time limit in which a quick handler has returned, also on a busy machine.
-const LIMIT: Duration = Duration::from_millis(400);
+use super::{HOUR, LEASE, LIMIT, NOW, TAUGHT, is_gone, mail, noting, quick, teach};
 
 fn runtime() -> Runtime {
     Builder::new_multi_thread().worker_threads(2).enable_time().build().expect("a runtime")
@@ -236,7 +233,6 @@ fn what_nobody_polls_is_given_back() {
 
 #[test]
 fn a_long_future_keeps_its_lease() {
-    const LEASE: Duration = Duration::from_secs(1); // it is extended in time, also on a busy machine
     let database = Database::file();
     let (timers, runtime) = (database.open(), runtime());
     let sleeping = |timers: &Timers| {

@@ -14,7 +14,7 @@ use tickwheel_durable::{
 };
 
 use super::common::{PATIENCE, process_of, until};
-use super::{NOW, mail, quick};
+use super::{LEASE, NOW, mail, quick};
 
 /// What its handlers work in. It borrows, as transactions do.
 struct Lines<'a>(&'a mut Vec<String>);
@@ -143,8 +143,7 @@ impl Connection for Link {
 fn a_run_of_a_store_that_cannot_be_asked_learns_that_its_timer_is_gone() {
     let timers = Timers::with_store(foreign()).expect("it opens");
     let (begun, has_begun) = mpsc::channel();
-    let lease = Duration::from_secs(1); // which does not end before the cancel
-    let worker = timers.worker().lease(lease).handle("mail", move |run| {
+    let worker = timers.worker().lease(LEASE).handle("mail", move |run| {
         _ = begun.send(());
         until("it is told", || !run.is_current());
         Ok(())

@@ -13,7 +13,7 @@ use tokio_postgres::{Client, NoTls};
 
 use super::common::{PATIENCE, until};
 use super::databases::{Database, on_a_server};
-use super::{HOUR, NOW, is_gone, mail, quick};
+use super::{HOUR, LEASE, LIMIT, NOW, is_gone, mail, quick};
 
 #[test]
 fn in_a_transaction_of_tokio_postgres() {
@@ -95,8 +95,7 @@ fn a_future_that_never_ends_is_undone(database: &Database<'_>) {
         }
         Ok(())
     });
-    let limit = Duration::from_millis(400); // enough for the second attempt, also on a busy machine
-    let worker = worker.time_limit(limit).lease(limit * 2);
+    let worker = worker.time_limit(LIMIT).lease(LEASE);
     let worker = worker.threads(1).poll_every(Duration::from_millis(20));
     let worker = worker.on_error(|_| {}).start(Scheduler::global()).expect("it starts");
     timers.schedule(&mail("1", NOW)).expect("scheduled");

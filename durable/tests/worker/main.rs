@@ -87,6 +87,12 @@ const NOW: Duration = Duration::ZERO;
 const HOUR: Duration = Duration::from_secs(3600);
 const SOON: Duration = Duration::from_millis(20);
 
+/// A lease that is extended in time. A worker extends it after a third, so it may be held up for more than a second.
+const LEASE: Duration = Duration::from_secs(2);
+
+/// A time limit in which a quick handler has returned, although its machine may stand still for a second.
+const LIMIT: Duration = Duration::from_millis(1500);
+
 fn mail(key: &str, when: impl Into<tickwheel_durable::When>) -> NewTimer {
     NewTimer::new("mail", key, when)
 }
@@ -358,8 +364,8 @@ fn a_handler_that_never_returns_holds_up_nobody(database: &Database<'_>) {
             .start(Scheduler::global())
             .expect("it starts")
     };
-    let limit = Duration::from_millis(400); // in which it can look whether it is current, also on a busy machine
-    timers.schedule(&mail("stuck", NOW).time_limit(limit)).expect("scheduled");
+    // In its time it can look whether it is current.
+    timers.schedule(&mail("stuck", NOW).time_limit(LIMIT)).expect("scheduled");
     assert_eq!(next(&seen).key, "stuck");
     timers.schedule(&mail("other", NOW)).expect("scheduled");
     // Another thread stands in, and tries it again, until it is dead.
@@ -417,7 +423,6 @@ fn what_waits_behind_a_handler_that_never_returns_runs(database: &Database<'_>) 
 
 fn a_long_handler_keeps_its_lease(database: &Database<'_>) {
     let timers = database.open();
-    let lease = Duration::from_secs(1); // it is extended in time, also on a busy machine
     let runs = Arc::new(AtomicU32::new(0));
     let long = |timers: &Timers| {
         let runs = Arc::clone(&runs);
@@ -425,11 +430,11 @@ fn a_long_handler_keeps_its_lease(database: &Database<'_>) {
             .worker()
             .handle("mail", move |run| {
                 runs.fetch_add(1, Ordering::Relaxed);
-                thread::sleep(lease * 3 / 2); // longer than its lease is the subject
+                thread::sleep(LEASE * 3 / 2); // longer than its lease is the subject
                 assert!(run.is_current());
                 Ok(())
             })
-            .lease(lease)
+            .lease(LEASE)
             .poll_every(Duration::from_millis(10))
             .start(Scheduler::global())
             .expect("it starts")
@@ -452,7 +457,7 @@ fn a_run_learns_that_its_timer_is_gone(database: &Database<'_>) {
             until("it is told", || !run.is_current());
             Ok(())
         })
-        .lease(Duration::from_secs(1)) // which does not end before the cancel
+        .lease(LEASE) // which does not end before the cancel
         .start(Scheduler::global())
         .expect("it starts");
     timers.schedule(&mail("1", NOW).every(HOUR)).expect("scheduled");
@@ -525,7 +530,7 @@ fn a_series_keeps_its_phase(database: &Database<'_>) {
 
 fn a_run_that_fails_does_not_end_its_series(database: &Database<'_>) {
     let timers = database.open();
-    let period = Duration::from_secs(1); // by then a run has failed twice, also on a busy machine
+    let period = Duration::from_secs(2); // by then a run has failed twice, also on a busy machine
     let (log, seen) = Log::new();
     let (tell, told) = mpsc::channel();
     let worker = timers
@@ -1005,9 +1010,8 @@ fn a_timer_that_somebody_holds_longer_than_its_time_limit_uses_up_no_attempt(
     if database.is_sqlite() {
         return; // nothing there holds one timer
     }
-    let limit = Duration::from_millis(400); // enough for the run behind it, also on a busy machine
     let is_over = |worker: &Worker| worker.stats().stuck == 1;
-    let stats = run_while_somebody_holds_the_timer(database, &database.open(), limit, is_over);
+    let stats = run_while_somebody_holds_the_timer(database, &database.open(), LIMIT, is_over);
     assert_eq!((stats.failed, stats.timed_out), (0, 0), "{stats:?}");
     assert!(stats.released > 0, "{stats:?}");
 }
@@ -1163,15 +1167,14 @@ fn a_timer_that_somebody_holds_holds_up_no_other(database: &Database<'_>) {
             Ok(())
         })
     };
-    let lease = Duration::from_secs(1); // it is extended in time, also on a busy machine
-    let worker = worker.lease(lease).start(Scheduler::global()).expect("it starts");
+    let worker = worker.lease(LEASE).start(Scheduler::global()).expect("it starts");
     timers.schedule_all(&[mail("held 1", NOW), mail("held 2", NOW)]).expect("scheduled");
     _ = (next(&seen), next(&seen));
     let mut mine = client(&database.url());
     let mut transaction = mine.transaction().expect("begins");
     let state = postgres::within(&mut transaction).cancel("mail", "held 1").expect("no error");
     assert_eq!(state, Some(State::Running));
-    thread::sleep(lease * 3 / 2); // more than one extension, of which one timer is held
+    thread::sleep(LEASE * 3 / 2); // more than one extension, of which one timer is held
     timers.schedule(&mail("other", NOW)).expect("scheduled");
     assert_eq!(next(&seen).key, "other");
     may_end.store(true, Ordering::Relaxed);

@@ -20,7 +20,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::common::{self, PATIENCE, until};
 use super::databases::{Database, say};
-use super::{EFFECTS, HOUR, Log, NOW, SOON, is_taught, mail, next, quick, teach};
+use super::{EFFECTS, HOUR, LEASE, Log, NOW, SOON, is_taught, mail, next, quick, teach};
 
 /// Cancels or replaces what runs of a kind.
 type Ends = fn(&Timers, &str);
@@ -432,7 +432,6 @@ pub(super) fn a_cancel_reaches_a_run_within_a_second(database: &Database<'_>) {
 /// Another transaction keeps the worker from extending the lease, which ends then. Nobody else takes the timer, so what the handler
 /// has not done is done by its next attempt.
 pub(super) fn the_end_of_a_lease_is_noticed(database: &Database<'_>) {
-    const LEASE: Duration = Duration::from_secs(1); // it is extended in time, also on a busy machine
     let timers = database.open();
     let ((begun, has_begun), (tell, told)) = (mpsc::channel(), mpsc::channel());
     let worker = timers.worker().lease(LEASE).handle("mail", move |run| {
