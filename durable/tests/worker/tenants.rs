@@ -20,7 +20,7 @@ use tickwheel_durable::{
 
 use super::common::{self, PATIENCE, Random, until};
 use super::databases::{Database, client, say};
-use super::{HOUR, NOW};
+use super::{HOUR, LEASE, NOW};
 
 const GAP: Duration = Duration::from_millis(20);
 
@@ -90,7 +90,9 @@ pub(crate) fn a_flood_leaves_the_others_on_time(database: &Database<'_>) {
     say(&format!(
         "beside a flood, others are late by {shares:?} at p50, p99 and most; the flood runs {pace} a second"
     ));
-    assert!(shares[0] < Duration::from_millis(250), "{shares:?}");
+    // They wait for what has been claimed before them, and not for the end of the flood, which is 30 times as long.
+    let thousand = Duration::from_secs(1000) / u32::try_from(pace.max(1)).expect("few");
+    assert!(shares[0] < Duration::from_millis(250).max(thousand), "{shares:?}");
     assert!(worker.stop(PATIENCE));
 }
 
@@ -213,11 +215,18 @@ fn held_up_while(body: impl FnOnce()) -> Duration {
     sleeps.join().expect("no panic")
 }
 
+/// A machine that holds up a thread between its claim and its start makes starts gather, which is no fault, so this has three tries.
 pub(crate) fn a_rate_holds_over_all_workers(database: &Database<'_>) {
+    put_tables(database);
+    let mut said = String::new();
+    let holds = (0..3).any(|_| a_rate_holds(database).map_err(|problem| said = problem).is_ok());
+    assert!(holds, "{said}");
+}
+
+fn a_rate_holds(database: &Database<'_>) -> Result<(), String> {
     const RUNS: u32 = 20;
     let per = Duration::from_millis(500);
     let starts = Arc::new(Mutex::new(Vec::new()));
-    put_tables(database);
     put(database, "paced", "", 70);
     let begin = Instant::now();
     let workers: Vec<_> = (0..3)
@@ -232,6 +241,15 @@ pub(crate) fn a_rate_holds_over_all_workers(database: &Database<'_>) {
         .collect();
     let starts = || starts.lock().expect("no panic").clone();
     let held_up = held_up_while(|| until("all have run", || starts().len() == 70));
+    // 20 at once, and the others in a second and a quarter.
+    let took = begin.elapsed();
+    assert!(took > Duration::from_millis(1200), "{took:?}");
+    let claims = sum(&workers, |stats| stats.claims);
+    println!("70 runs, 20 each half second: {took:?}, {claims} claims");
+    workers.iter().for_each(|worker| assert!(worker.stop(PATIENCE)));
+    if claims >= 1000 {
+        return Err(format!("{claims} claims"));
+    }
     // In any time there start no more than the bucket holds, and what comes into it. A start is a little after its claim, and on a busy
     // machine it is held up.
     let late = Duration::from_millis(100) + held_up;
@@ -241,16 +259,12 @@ pub(crate) fn a_rate_holds_over_all_workers(database: &Database<'_>) {
             let time = to.saturating_duration_since(*from) + late;
             let most = f64::from(RUNS) * (1.0 + time.as_secs_f64() / per.as_secs_f64());
             let count = u32::try_from(last - first + 1).expect("few");
-            assert!(f64::from(count) <= most, "{count} in {time:?}, held up for {held_up:?}");
+            if f64::from(count) > most {
+                return Err(format!("{count} in {time:?}, held up for {held_up:?}"));
+            }
         }
     }
-    // 20 at once, and the others in a second and a quarter.
-    let took = begin.elapsed();
-    assert!(took > Duration::from_millis(1200), "{took:?}");
-    let claims = sum(&workers, |stats| stats.claims);
-    println!("70 runs, 20 each half second: {took:?}, {claims} claims");
-    assert!(claims < 1000, "{claims} claims");
-    workers.iter().for_each(|worker| assert!(worker.stop(PATIENCE)));
+    Ok(())
 }
 
 /// Counts the claims of a backlog, up to three times. What a fault adds, it adds each time. A machine that holds a worker up for some
@@ -299,11 +313,14 @@ pub(crate) fn what_waits_for_its_group_is_not_checked(database: &Database<'_>) {
     let timers = database.open();
     claims_stay_below(400, "122 runs beside a group that is held, three workers", || {
         put(database, "serial", "big/", 2);
+        let (go, gone) = mpsc::channel::<()>();
+        let gone = Arc::new(Mutex::new(gone));
         let workers: Vec<_> = (0..3)
             .map(|_| {
+                let gone = Arc::clone(&gone);
                 let worker = database.open().worker().handle("serial", move |run| {
                     if run.key() == "big/1" {
-                        thread::sleep(Duration::from_secs(3)); // the work
+                        _ = gone.lock().expect("no panic").recv(); // until the sender is gone
                     }
                     Ok(())
                 });
@@ -314,6 +331,8 @@ pub(crate) fn what_waits_for_its_group_is_not_checked(database: &Database<'_>) {
         let first = SystemTime::now() + Duration::from_millis(200);
         let others = (0..120).map(|n| NewTimer::new("serial", n.to_string(), first + GAP * n));
         timers.schedule_all(&others.collect::<Vec<_>>()).expect("scheduled");
+        until("the others have run", || sum(&workers, |stats| stats.done) == 120);
+        drop(go);
         until("all have run", || sum(&workers, |stats| stats.done) == 122);
         let claims = sum(&workers, |stats| stats.claims);
         workers.iter().for_each(|worker| assert!(worker.stop(PATIENCE)));
@@ -384,19 +403,22 @@ pub(crate) fn a_group_that_floods_leaves_the_others_on_time(database: &Database<
     });
     let worker = start(worker.serial_by('/'));
     until("it is at work", || worker.stats().done > 3);
-    let first = SystemTime::now() + Duration::from_millis(100);
-    // Each is a group by itself, so that none waits for another.
-    let others = (0..20).map(|n| NewTimer::new("serial", n.to_string(), first + GAP * 3 * n));
-    timers.schedule_all(&others.collect::<Vec<_>>()).expect("scheduled");
-    let lates: Vec<_> = (0..20).map(|_| told.recv_timeout(PATIENCE).expect("it comes")).collect();
-    let stats = worker.stats();
-    let shares = shares(lates);
-    println!(
-        "beside a group that floods, others are late by {shares:?}; {} of it done",
-        stats.done
-    );
-    assert!(shares[0] < Duration::from_millis(400), "{shares:?}");
-    assert!(stats.done > 24 && stats.done < 3000, "{stats:?}: its flood goes on");
+    // On a machine that stands still for a while all are late, but not each time.
+    let are_on_time = (0..3).any(|_| {
+        let before = worker.stats().done;
+        let first = SystemTime::now() + Duration::from_millis(100);
+        // Each is a group by itself, so that none waits for another.
+        let others = (0..20).map(|n| NewTimer::new("serial", n.to_string(), first + GAP * 3 * n));
+        timers.schedule_all(&others.collect::<Vec<_>>()).expect("scheduled");
+        let late = || told.recv_timeout(PATIENCE).expect("it comes");
+        let shares = shares((0..20).map(|_| late()).collect());
+        let done = worker.stats().done;
+        println!("beside a group that floods, others are late by {shares:?}; {done} are done");
+        assert!(done < 3000, "it waits for the end of the flood: {shares:?}");
+        until("its flood goes on", || worker.stats().done > before + 24);
+        shares[0] < Duration::from_millis(400)
+    });
+    assert!(are_on_time, "each time");
     assert!(worker.stop(PATIENCE));
 }
 
@@ -409,7 +431,7 @@ pub(crate) fn a_run_whose_timer_is_gone_holds_its_group(database: &Database<'_>)
     let gone = Mutex::new(gone);
     let worker = {
         let inside = inside.clone();
-        timers.worker().lease(Duration::from_secs(1)).handle("serial", move |run| {
+        timers.worker().lease(LEASE).handle("serial", move |run| {
             inside.while_in(|| {
                 tell.send(run.payload().to_vec())?;
                 _ = gone.lock().expect("no panic").recv();
@@ -422,7 +444,7 @@ pub(crate) fn a_run_whose_timer_is_gone_holds_its_group(database: &Database<'_>)
     assert_eq!(told.recv_timeout(PATIENCE).expect("it runs"), b"old");
     timers.schedule(&NewTimer::new("serial", "1", NOW).payload("new")).expect("scheduled");
     // Longer than a lease, which the worker extends, and than it takes until the worker looks at all that was passed over.
-    assert!(told.recv_timeout(Duration::from_millis(1600)).is_err(), "beside the old one");
+    assert!(told.recv_timeout(LEASE * 4 / 3).is_err(), "beside the old one");
     go.send(()).expect("it listens");
     assert_eq!(told.recv_timeout(PATIENCE).expect("it runs"), b"new");
     go.send(()).expect("it listens");
@@ -597,7 +619,7 @@ pub(crate) fn a_hold_does_not_end_before_its_lease(database: &Database<'_>) {
     let timers = database.open();
     let (go, gone) = mpsc::channel::<()>();
     let gone = Mutex::new(gone);
-    let worker = timers.worker().lease(Duration::from_secs(1)).handle("capped", move |_| {
+    let worker = timers.worker().lease(LEASE).handle("capped", move |_| {
         _ = gone.lock().expect("no panic").recv();
         Ok(())
     });
@@ -616,7 +638,7 @@ pub(crate) fn a_hold_does_not_end_before_its_lease(database: &Database<'_>) {
         || database.number(&format!("SELECT count(*) {both} WHERE h.until >= t.held_until")) == 1;
     // Between the two, the hold ends first, and no handler knows of the new lease.
     let lasting = (0..20).filter(|_| {
-        thread::sleep(Duration::from_millis(20)); // over another extension
+        thread::sleep(LEASE / 50); // over another extension
         lasts()
     });
     let lasting = lasting.count();
@@ -631,7 +653,7 @@ pub(crate) fn what_is_suspected_and_cannot_start_stays_suspected(database: &Data
     let timers = database.open();
     let (go, gone) = mpsc::channel::<()>();
     let gone = Mutex::new(gone);
-    let worker = timers.worker().lease(Duration::from_secs(1)).handle("mail", move |run| {
+    let worker = timers.worker().lease(LEASE).handle("mail", move |run| {
         if run.key() == "long" {
             _ = gone.lock().expect("no panic").recv();
         }
@@ -783,7 +805,7 @@ fn work(address: &str, direct: &Arc<Direct>) {
     };
     let timers = Timers::open(address).expect("it opens");
     let retry = Retry::attempts(1000);
-    let worker = timers.worker().retry(retry).lease(LEASE).poll_every(GAP);
+    let worker = timers.worker().retry(retry).lease(LONG_LEASE).poll_every(GAP);
     let worker = worker.handle("capped", booking("capped", 3)).at_most_in_all(3);
     let worker = worker.handle("serial", booking("serial", 1)).serial_by('/').at_most(6);
     let _worker = start(worker.on_error(|_| {}));
@@ -792,7 +814,7 @@ fn work(address: &str, direct: &Arc<Direct>) {
 }
 
 /// Longer than a process is held up on a busy machine: a run whose lease has ended does not count.
-const LEASE: Duration = Duration::from_secs(3);
+const LONG_LEASE: Duration = Duration::from_secs(3);
 
 /// Three worker processes, one of which is killed now and then. What a dead one has held counts until its lease ends.
 pub(crate) fn limits_hold_while_workers_are_killed(database: &Database<'_>) {
@@ -850,8 +872,9 @@ fn schedule<C: FnMut()>(open: impl FnOnce(Box<dyn FnMut() -> usize>) -> C) {
         took.push(begin.elapsed());
         thread::sleep(Duration::from_millis(5)); // others work in between
     }
-    let [median, p99, most] = shares(took).map(|share| share.as_micros());
-    println!("@{median} {p99} {most}");
+    took.sort();
+    let [median, p90, most] = [74, 134, 149].map(|n| took[n].as_micros());
+    println!("@{median} {p90} {most}");
 }
 
 /// Another process schedules in a file in which a worker works off a flood.
@@ -870,9 +893,10 @@ pub(crate) fn another_process_schedules_beside_a_drain(database: &Database<'_>) 
             said.split(' ').map(|micros| micros.parse().expect("a number")).collect();
         let is_over = done >= flood() * 4;
         say(&format!(
-            "beside a drain, {part} of another process takes {took:?} us at p50, p99 and most; it is over: {is_over}"
+            "beside a drain, {part} of another process takes {took:?} us at p50, p90 and most; it is over: {is_over}"
         ));
-        assert!(took[1] < 400_000, "{took:?}");
+        // A busy machine holds up some of the calls. A drain that leaves no room for others holds up a tenth of them for 330 ms and more.
+        assert!(took[1] < 150_000, "{took:?}");
         assert!(worker.stop(PATIENCE));
         database.execute("DELETE FROM tickwheel_timers");
     }
