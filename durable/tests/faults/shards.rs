@@ -440,7 +440,8 @@ fn a_server_that_is_killed_holds_up_no_other(servers: &[Server; 3]) {
     let again = open(&databases);
     let (second, also_told) = (Book::default(), Arc::default());
     let another = start(&again, &second, &also_told);
-    assert!(opened.elapsed() < Duration::from_secs(5), "{:?}", opened.elapsed());
+    let before_it_is_given_up = Duration::from_secs(20); // a server that does not answer is waited for half a minute
+    assert!(opened.elapsed() < before_it_is_given_up, "{:?}", opened.elapsed());
     again.schedule(&new(0, 5)).expect("it is on another");
     let none = Timers::sharded([databases[KILLED].address(), databases[KILLED].address()]);
     assert_eq!(failed(none.map(drop)), [0, 1]);
