@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tickwheel::{Inline, Observer, Scheduler};
 
 use super::service::{
-    Complaints, Figures, Lateness, cpu_of, millis, plain_sleeper, scenario, within,
+    Complaints, Figures, Lateness, cpu_of, judged, millis, plain_sleeper, scenario, within,
 };
 use crate::common::{PATIENCE, Random, at_least, count, in_full_form, length};
 
@@ -228,7 +228,10 @@ pub(crate) fn child_far() -> Figures {
 
 #[test]
 fn s02_the_first_of_many_that_wait_half_a_turn_ahead_are_on_time() {
-    let figures = scenario("far", SECOND * 120).expect("figures");
+    judged("far", SECOND * 120, judge_far).assert_none();
+}
+
+fn judge_far(figures: &Figures, late: &mut Complaints, complaints: &mut Complaints) {
     let get = |figure: &str| figures.get(figure);
     println!(
         "{} tasks within 1.9 s, far ahead: the first p50 {:.2}, p99 {:.2}, worst {:.2} ms late; all p50 {:.2}, worst {:.2}; sleeper {:.2}",
@@ -240,12 +243,12 @@ fn s02_the_first_of_many_that_wait_half_a_turn_ahead_are_on_time() {
         get("all worst"),
         get("sleeper worst")
     );
-    assert!(get("scheduled in time") > 0.0, "the machine is too slow for this");
-    let mut complaints = Complaints::default();
+    if get("scheduled in time") == 0.0 {
+        late.add("the machine is too slow for this".to_owned());
+    }
     let bound = if in_full_form() { 5.0 } else { 500.0 };
-    complaints.at_most(bound + get("sleeper worst"), get("first worst"), "the first ones, ms late");
+    late.at_most(bound + get("sleeper worst"), get("first worst"), "the first ones, ms late");
     for nothing in ["all missing", "all wrong"] {
         complaints.at_most(0.0, get(nothing), nothing);
     }
-    complaints.assert_none();
 }
