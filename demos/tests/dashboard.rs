@@ -6,6 +6,13 @@ const DASHBOARD: &str = env!("CARGO_BIN_EXE_dashboard");
 
 #[test]
 fn it_draws_frames_without_a_terminal() {
+    // The load is 10,000 timeouts a second, and five frames take a quarter of a second. On a machine that stands still in the middle of
+    // them it is less, but not each time.
+    assert!((0..3).any(|_| scheduled_a_second() > 1_000), "three times");
+}
+
+/// Draws five frames, and returns the rate in the last one.
+fn scheduled_a_second() -> u32 {
     let output = Command::new(DASHBOARD).args(["--frames", "5"]).output();
     let output = output.expect("it starts");
     let picture = String::from_utf8(output.stdout).expect("text");
@@ -15,11 +22,10 @@ fn it_draws_frames_without_a_terminal() {
     for what in ["1024 buckets", "▲", "pending", "wake-ups", "median", "q quit"] {
         assert!(picture.contains(what), "no {what:?} in\n{picture}");
     }
-    // The load is 10,000 timeouts a second, and five frames take a quarter of a second.
     let scheduled = picture.lines().find(|line| line.contains("scheduled")).expect("a line");
     let rates = scheduled.split("││").next().expect("the left panel");
     let digits: String = rates.chars().filter(char::is_ascii_digit).collect();
-    assert!(digits.parse::<u32>().is_ok_and(|rate| rate > 1_000), "{picture}");
+    digits.parse().unwrap_or_else(|_| panic!("no rate in\n{picture}"))
 }
 
 #[test]

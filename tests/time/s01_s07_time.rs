@@ -588,8 +588,9 @@ fn s05_a_zero_delay_from_another_thread_does_not_wait_for_the_tick_of_a_driver()
         let task = move || sender.send(began.elapsed()).expect("the receiver lives");
         other.schedule_once(Duration::ZERO, task).expect("open");
     });
-    while driver.advance(SECOND) == 0 {}
-    assert!(receiver.try_recv().expect("it has run") < SECOND / 2);
+    // Longer than a busy machine holds the other thread up. A driver that is not woken goes on at the end of its time.
+    while driver.advance(SECOND * 60) == 0 {}
+    assert!(receiver.try_recv().expect("it has run") < SECOND * 30);
 }
 
 #[test]
