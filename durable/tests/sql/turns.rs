@@ -39,6 +39,14 @@ fn put_in(database: &Database<'_>, count: u32) -> SystemTime {
     first
 }
 
+/// Returns true if most of them ran soon after they were due, which they do not if they wait for a look. No machine holds them up for as
+/// long as a fault did: ten seconds in two rounds of three.
+fn are_on_time(late: &[Duration]) -> bool {
+    let most = share(late, 90);
+    assert!(most < Duration::from_secs(5), "they wait for a look: {most:?}");
+    most < Duration::from_millis(500)
+}
+
 /// Returns the lateness that so many in a hundred do not exceed.
 fn share(late: &[Duration], of: usize) -> Duration {
     let mut late = late.to_vec();
@@ -276,7 +284,7 @@ fn are_on_time_after_a_kill(database: &Database<'_>, processes: u32, count: u32)
         share(&late, 90),
         share(&late, 100)
     ));
-    share(&late, 90) < Duration::from_millis(500)
+    are_on_time(&late)
 }
 
 // ----- workers of this process ---------------------------------------------------------------
@@ -345,10 +353,7 @@ fn one_that_hangs_costs_little(
         share(&late, 90)
     ));
     // The one that hangs might be one that does not know of what it leaves. And some wait in half of the slots.
-    tells_to_look >= 1
-        && waited >= 30
-        && share(&late, 90) < Duration::from_millis(500)
-        && claims < 450
+    are_on_time(&late) && tells_to_look >= 1 && waited >= 30 && claims < 450
 }
 
 /// More is due at once than the first one has threads for, so the others help it at once.
