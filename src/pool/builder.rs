@@ -28,9 +28,11 @@ pub struct PoolBuilder {
     pub(super) after: Option<RunHook>,
 }
 
+/// What a thread of the pool does until it ends.
+pub(super) type ThreadWork = Box<dyn FnOnce() + Send>;
+
 /// Starts a thread that does some work.
-type ThreadFactory =
-    Box<dyn Fn(thread::Builder, Box<dyn FnOnce() + Send>) -> io::Result<()> + Send + Sync>;
+type ThreadFactory = Box<dyn Fn(thread::Builder, ThreadWork) -> io::Result<()> + Send + Sync>;
 
 /// Is called before or after each run of a task, with its name, and whether the run has panicked.
 pub(super) type RunHook = Box<dyn Fn(&'static str, bool) + Send + Sync>;
@@ -121,10 +123,7 @@ impl PoolBuilder {
     /// ```
     pub fn thread_factory(
         self,
-        start: impl Fn(thread::Builder, Box<dyn FnOnce() + Send>) -> io::Result<()>
-        + Send
-        + Sync
-        + 'static,
+        start: impl Fn(thread::Builder, ThreadWork) -> io::Result<()> + Send + Sync + 'static,
     ) -> PoolBuilder {
         PoolBuilder { factory: Box::new(start), ..self }
     }

@@ -25,7 +25,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use super::builder::PoolBuilder;
+use super::builder::{PoolBuilder, ThreadWork};
 use super::shared::{QueuedTask, Shared};
 use super::task;
 use crate::executor::deadlock::{PoolThreads, while_running};
@@ -110,11 +110,10 @@ impl Shared {
         let number = count.started;
         count.threads.insert(number, false);
         drop(count); // the factory is user code
-        let name = format!("{}-{number}", self.threads.name);
         let worker = Arc::new(Worker { shared: Arc::clone(self), number });
         let worker_of_thread = Arc::clone(&worker);
-        let work: Box<dyn FnOnce() + Send> = Box::new(move || worker_of_thread.work());
-        let builder = thread::Builder::new().name(name);
+        let work: ThreadWork = Box::new(move || worker_of_thread.work());
+        let builder = thread::Builder::new().name(format!("{}-{number}", self.threads.name));
         let before = IN_FACTORY.replace(true);
         let answer = caught(|| (self.settings.factory)(builder, work));
         IN_FACTORY.set(before);
