@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use super::scheduled::ScheduledThreadPool;
+use super::scheduled::{ScheduledThreadPool, ShutdownOnDrop};
 use super::shared::Shared;
 use crate::platform::impls::impl_debug;
 use crate::platform::sync::lock_std;
@@ -226,7 +226,7 @@ impl PoolBuilder {
         if self.threads == 0 {
             return Err(BuildError::NoThreads);
         }
-        Ok(ScheduledThreadPool::from_shared(Shared::new(self)))
+        Ok(ScheduledThreadPool { inner: Arc::new(ShutdownOnDrop(Shared::new(self))) })
     }
 }
 

@@ -54,11 +54,11 @@ use crate::{
 #[doc(alias("ScheduledThreadPoolExecutor", "ScheduledExecutorService"))]
 #[derive(Clone)]
 pub struct ScheduledThreadPool {
-    inner: Arc<ShutdownOnDrop>,
+    pub(super) inner: Arc<ShutdownOnDrop>,
 }
 
 /// Shuts the pool down when the last handle is dropped.
-struct ShutdownOnDrop(Arc<Shared>);
+pub(super) struct ShutdownOnDrop(pub(super) Arc<Shared>);
 
 impl Drop for ShutdownOnDrop {
     fn drop(&mut self) {
@@ -81,10 +81,6 @@ impl ScheduledThreadPool {
     pub fn new(threads: usize) -> ScheduledThreadPool {
         let pool = ScheduledThreadPool::builder().threads(threads).build();
         pool.expect("a pool has at least one thread")
-    }
-
-    pub(super) fn from_shared(shared: Arc<Shared>) -> ScheduledThreadPool {
-        ScheduledThreadPool { inner: Arc::new(ShutdownOnDrop(shared)) }
     }
 
     fn shared(&self) -> &Arc<Shared> {

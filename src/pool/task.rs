@@ -64,8 +64,7 @@ impl Owner for Shared {
 
     fn make_run(&self, name: &'static str, run: &mut dyn FnMut() -> bool) {
         let call = |hook: &Option<RunHook>, panicked| {
-            let hook = hook.as_ref();
-            hook.into_iter().for_each(|hook| _ = self.hook().catch(None, || hook(name, panicked)));
+            hook.iter().for_each(|hook| _ = self.hook().catch(None, || hook(name, panicked)));
         };
         call(&self.settings.before, false);
         call(&self.settings.after, run());
