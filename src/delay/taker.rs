@@ -51,30 +51,23 @@ impl Taker {
         if self.set_for(waker).is_some_and(sleeps_well) {
             return Poll::Pending;
         }
-        let mut is_refused = false;
         let out = loop {
             // Before the look, which takes what is due then.
-            let is_ended = is_refused || queue.scheduler.is_closed();
+            let is_ended = queue.scheduler.is_closed();
             let out = queue.take(Some(queue.now()));
             if out.is_some() || is_ended {
                 break out;
             }
-            match queue.line_up(&mut self.ticket, waker.clone()) {
-                Ok(Some(until)) => match self.set_alarm(queue, until, waker) {
-                    Ok(true) => return Poll::Pending,
-                    Ok(false) => {} // it has come in the meantime: look again
-                    Err(ScheduleError::Closed) => is_refused = true,
-                    Err(_) => {
-                        // There is no slot left in the process.
-                        waker.wake_by_ref();
-                        return Poll::Pending;
-                    }
-                },
-                Ok(None) => {
-                    self.alarm = None;
+            let Ok(until) = queue.line_up(&mut self.ticket, waker.clone()) else { break None };
+            match self.set_alarm(queue, until, waker) {
+                Ok(true) => return Poll::Pending,
+                // It has come, or the scheduler was closed, in the meantime: look again.
+                Ok(false) | Err(ScheduleError::Closed) => {}
+                Err(_) => {
+                    // There is no slot left in the process.
+                    waker.wake_by_ref();
                     return Poll::Pending;
                 }
-                Err(_) => break None,
             }
         };
         self.leave(queue);
@@ -87,17 +80,19 @@ impl Taker {
         (alarm.will_wake(waker) && alarm.is_pending()).then_some(*until)
     }
 
-    /// Sets the alarm, unless it is set already. Returns false if the time has come.
+    /// Sets the alarm of a leader, unless it is set already. A follower, without a time, has none. Returns false if the time
+    /// has come.
     fn set_alarm<K, V>(
         &mut self,
         queue: &Shared<K, V>,
-        until: Moment,
+        until: Option<Moment>,
         waker: &Waker,
     ) -> Result<bool, ScheduleError> {
-        if self.set_for(waker) == Some(until) {
+        if until.is_some() && self.set_for(waker) == until {
             return Ok(true);
         }
         self.alarm = None;
+        let Some(until) = until else { return Ok(true) };
         let alarm = queue.scheduler.wake_uncounted_at(queue.timeline.instant(until), waker)?;
         self.alarm = alarm.map(|alarm| (alarm, until));
         Ok(self.alarm.is_some())
