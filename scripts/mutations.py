@@ -806,6 +806,8 @@ MUTATIONS = [
      "if self.seen.has_idled.replace(true) {", "if self.seen.has_idled.get() {", tests("message_loop::own_thread", "message_loop::hosts")),
     ("loop: a second wake publishes nothing", "src/message_loop/inbox.rs",
      "self.is_woken.swap(true, Ordering::AcqRel)", "self.is_woken.swap(true, Ordering::Relaxed)", models("loops")),
+    ("loop: a run after its end lets others wake it again", "src/message_loop/turn.rs",
+     "self.runs.borrow().is_empty() && !self.is_closed.get() {", "self.runs.borrow().is_empty() {", tests("message_loop::wake")),
     ("loop: a wake calls no idle handler", "src/message_loop/inbox.rs",
      "            seen.has_idled.set(false);\n", "", tests("message_loop::wake")),
     ("pool: a shutdown without a thread tells nobody", "src/executor/thread_pool.rs",

@@ -8,7 +8,8 @@
 //!   is not run counts as asleep without end. Its own thread looks into the inbox when it runs the loop, so a post from
 //!   there wakes only an event loop of another library, through the waker of
 //!   [`wake_with`](super::LoopBuilder::wake_with). A post from its own thread does wake a loop that sleeps between two
-//!   turns or in its pump, because then another event loop has made the call, and may be about to wait.
+//!   turns or in its pump, because then another event loop has made the call, and may be about to wait. A loop that is
+//!   gone stays awake, so its pump and its wakers are left alone.
 //! - INBOX-3 The order to quit is given under the lock, so each post comes either before or after it. The loop finds a
 //!   task that came before, and a task that comes after is given back.
 //! - INBOX-4 No closure, destructor, clock, pump or waker is called while the inbox is locked, or while a part of the
@@ -97,8 +98,6 @@ struct Inbox {
     /// run has `false` there (INBOX-2).
     sleep: SleepState<Instant, bool>,
     quit: Quit,
-    /// All tasks have been taken out, for good.
-    is_gone: bool,
     /// How many immediate tasks were cancelled since the last sweep, or since the loop took them all.
     cancelled: usize,
     /// How many delayed tasks have come since the loop last looked at them, and how many were overdue then (INBOX-6).
@@ -186,7 +185,6 @@ impl Shared {
             discarded: Vec::new(),
             sleep: SleepState::Asleep(None, false),
             quit: Quit::No,
-            is_gone: false,
             cancelled: 0,
             delayed_ahead: 0,
         };
@@ -301,13 +299,12 @@ impl Shared {
     #[cold]
     fn hold_back(&self) {
         self.notify(); // a post that can wait has not woken the loop, but now the loop has to take it over
-        self.pressure.hold_back(|| {
-            let ahead = self.inbox().ahead();
-            Flow { ahead, passed: self.passed.load(Ordering::Relaxed) }
-        });
+        let passed = || self.passed.load(Ordering::Relaxed);
+        self.pressure.hold_back(|| Flow { ahead: self.inbox().ahead(), passed: passed() });
     }
 
-    /// Has an entry of the local table dropped by the loop's thread. A loop that is gone drops all of them.
+    /// Has an entry of the local table dropped by the loop's thread. A loop that is gone has dropped all of them, and looks at
+    /// no number any more.
     pub(super) fn discard(&self, number: u64) {
         self.tell(|inbox| inbox.discarded.push(number));
     }
@@ -334,9 +331,6 @@ impl Shared {
     /// Changes something other than the immediate tasks, and makes the loop take a turn soon.
     fn tell(&self, change: impl FnOnce(&mut Inbox)) {
         let mut inbox = self.inbox();
-        if inbox.is_gone {
-            return; // and so its pump and its wakers are left alone
-        }
         change(&mut inbox);
         self.changed.store(true, Ordering::Relaxed);
         let must_wake = self.claim_wake(&mut inbox, None);
@@ -422,7 +416,6 @@ impl Shared {
     /// takes no posts any more, so nothing comes in after this (INBOX-3).
     pub(super) fn take_all(&self) -> Vec<QueuedTask> {
         let mut inbox = self.inbox();
-        inbox.is_gone = true;
         let mut all = Vec::from(std::mem::take(&mut inbox.immediate));
         // The wheel gives them out in no order.
         let mut delayed = inbox.delayed.take_all();
@@ -439,7 +432,7 @@ impl Shared {
     }
 
     /// Checks the inbox against what the loop's thread knows, in a debug build.
-    pub(super) fn check_invariants(&self, seen: &Seen) {
+    pub(super) fn check_invariants(&self, seen: &Seen, is_closed: bool) {
         if !cfg!(debug_assertions) {
             return;
         }
@@ -447,8 +440,8 @@ impl Shared {
         let is_told = inbox.discarded.is_empty() && inbox.quit == seen.quit.get();
         assert!(self.has_changed() || is_told, "a lost hint (INBOX-5)");
         let is_empty = inbox.immediate.is_empty() && inbox.delayed.is_empty();
-        let is_over = is_empty && is_told && inbox.quit == Quit::Now;
-        assert!(is_over || !inbox.is_gone, "a post to a loop that is gone (INBOX-3)");
+        let is_over = is_empty && inbox.quit == Quit::Now;
+        assert!(is_over || !is_closed, "a post to a loop that is gone (INBOX-3)");
         if matches!(inbox.sleep, SleepState::Asleep(_, true)) {
             let first = inbox.look(self.epoch);
             let sleeps_past = first.is_some_and(|first| inbox.sleep.sleeps_past(first));

@@ -133,7 +133,7 @@ impl LoopCore {
         let run = self.runs.borrow_mut().pop();
         let waits = matches!(run, Some(ActiveRun::Turn));
         // Between two turns the loop stays awake or asleep, so that posts wake its caller no more often than they must.
-        if !waits && self.runs.borrow().is_empty() {
+        if !waits && self.runs.borrow().is_empty() && !self.is_closed.get() {
             self.shared.end_run();
         }
         if interrupts {
@@ -175,7 +175,7 @@ impl Delegate for LoopCore {
         let ends = is_until_idle || self.was_told(|run| &run.when_idle);
         if self.seen.quit.get() == Quit::No && !ends {
             let goes_on = self.run_idle_handlers() || !self.shared.rest(&self.seen);
-            self.shared.check_invariants(&self.seen);
+            self.shared.check_invariants(&self.seen, self.is_closed.get());
             return goes_on;
         }
         // A nested run that has deferred a task ends alone, and leaves that task to the outermost run. Otherwise the loop
@@ -196,7 +196,7 @@ impl LoopCore {
         if self.quit_if_told() {
             return false;
         }
-        self.shared.check_invariants(&self.seen);
+        self.shared.check_invariants(&self.seen, self.is_closed.get());
         for _ in 0..MAX_SKIPPED {
             let Some(task) = next(self) else { return false };
             if self.run_task(&task) {

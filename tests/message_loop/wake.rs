@@ -118,6 +118,19 @@ fn a_wake_after_the_end_changes_nothing() {
     assert_eq!(told.woken(), before, "nobody is woken for a loop that is gone");
 }
 
+/// The end of a run notes that the loop sleeps, and a run may come after the end of its loop.
+#[test]
+fn a_run_after_the_end_does_not_bring_the_wakes_back() {
+    let told = Poller::new();
+    let looper = MessageLoop::builder().wake_with(told.waker()).prepare().expect("no other one");
+    let (runner, run) = (looper.runner(), RunLoop::new().expect("a loop"));
+    drop(looper);
+    run.run();
+    let before = told.woken();
+    thread::spawn(move || runner.wake()).join().expect("no panic");
+    assert_eq!(told.woken(), before, "nobody is woken for a loop that is gone");
+}
+
 #[test]
 fn a_handler_that_panics_at_a_wake_is_removed_and_the_others_go_on() {
     let (looper, runner, idled) = counted();
