@@ -180,7 +180,7 @@ impl<T> Drop for LocalJoinHandle<T> {
 impl_debug!(LocalJoinHandle<T>, self, is_done: self.is_done());
 
 /// The entry of a future in the table of its loop.
-struct Spawned<F: Future> {
+struct Spawned<F: Future + 'static> {
     /// `None` while it is polled, so that nothing is borrowed, and once it has ended.
     future: Cell<Option<Pin<Box<F>>>>,
     /// Its turn has come while it was polled (SPAWN-1).
@@ -190,12 +190,12 @@ struct Spawned<F: Future> {
 }
 
 impl<F: Future + 'static> Spawned<F> {
-    /// Polls the future. Returns false if it is being polled already.
-    fn poll(&self) -> bool {
+    /// Polls the future, unless it is being polled already.
+    fn poll(&self) -> Ran {
         // Out of the entry, so that the future may cancel itself, or drop its loop.
         let Some(mut future) = self.future.take() else {
             self.is_missed.set(true);
-            return false;
+            return Ran::Not;
         };
         let waker = Waker::from(Arc::clone(&self.task));
         let mut context = Context::from_waker(&waker);
@@ -206,7 +206,7 @@ impl<F: Future + 'static> Spawned<F> {
                 if self.is_missed.take() {
                     self.task.wake_by_ref();
                 }
-                return true;
+                return Ran::ForTheLastTime;
             }
             Ok(Poll::Ready(value)) => Ok(value),
             Err(panic) => {
@@ -216,11 +216,9 @@ impl<F: Future + 'static> Spawned<F> {
         };
         self.task.key.discard(); // the caller has the entry too
         self.end(result);
-        true
+        Ran::ForTheLastTime
     }
-}
 
-impl<F: Future> Spawned<F> {
     /// Drops the future, and then resolves the handle, which nothing else does. Only the first call counts.
     fn end(&self, mut result: Result<F::Output, JoinError>) {
         let shared = self.task.shared();
@@ -235,7 +233,7 @@ impl<F: Future> Spawned<F> {
     }
 }
 
-impl<F: Future> Drop for Spawned<F> {
+impl<F: Future + 'static> Drop for Spawned<F> {
     /// So no handle waits in vain.
     fn drop(&mut self) {
         self.end(Err(JoinError::Cancelled));
@@ -243,7 +241,7 @@ impl<F: Future> Drop for Spawned<F> {
 }
 
 /// The part of a future that may be on any thread: its waker, its handle, and its job.
-struct LocalTask<F: Future> {
+struct LocalTask<F: Future + 'static> {
     key: LocalKey<Spawned<F>>,
     position: AtomicPosition,
     stage: Mutex<Stage>,
@@ -262,7 +260,7 @@ enum Stage {
 /// The stages of a future that has not ended.
 const LIVE: &[Stage] = &[Stage::Waiting, Stage::Queued];
 
-impl<F: Future> LocalTask<F> {
+impl<F: Future + 'static> LocalTask<F> {
     fn shared(&self) -> &Shared {
         &self.key.shared
     }
@@ -296,12 +294,10 @@ impl<F: Future + 'static> Run<Shared> for LocalTask<F> {
     fn run(&self, _shared: &Shared, _place: &mut dyn Place) -> Ran {
         // The step comes before the poll, whose wakes are posted anew (SPAWN-1).
         let mine = self.step(&[Stage::Queued], Stage::Waiting).and_then(|_| self.key.get());
-        let has_run = mine.is_some_and(|spawned| {
-            let has_run = spawned.poll();
-            self.shared().catch(|| drop(spawned)); // with a result that nobody wants
-            has_run
-        });
-        if has_run { Ran::ForTheLastTime } else { Ran::Not }
+        let Some(spawned) = mine else { return Ran::Not };
+        let ran = spawned.poll();
+        self.shared().catch(|| drop(spawned)); // with a result that nobody wants
+        ran
     }
 
     fn withdraw(&self) {
