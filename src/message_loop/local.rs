@@ -176,7 +176,7 @@ impl LocalTaskRunner {
         if self.core.is_closed.get() {
             return Err(TryScheduleError::new(ScheduleError::Closed, (f, reply)));
         }
-        let (entry, ticket) = self.keep(reply);
+        let (_, ticket) = self.keep(reply);
         // If the task panics or never runs, the ticket is dropped with it.
         let run = |(f, ticket): (F, Ticket<R>)| {
             let (value, replies_to) = (f(), Arc::clone(&ticket.key.shared));
@@ -187,8 +187,7 @@ impl LocalTaskRunner {
         let task = NamedOnce { name: type_name::<F>(), input: (f, ticket), f: run };
         let posted = to.shared.post(None, true, Origin::Program, task).map(drop);
         posted.map_err(|(reason, NamedOnce { input: (f, ticket), .. })| {
-            drop(ticket); // which takes the entry out of the table
-            TryScheduleError::new(reason, (f, take_back(&entry)))
+            TryScheduleError::new(reason, (f, ticket.redeem().expect("nobody has redeemed it")))
         })
     }
 
@@ -223,9 +222,8 @@ impl LocalTaskRunner {
         }
         let (entry, ticket) = self.keep(closure);
         post(ticket).map_err(|refused| {
-            let reason = refused.reason();
-            drop(refused); // with the ticket, which takes the entry out of the table
-            TryScheduleError::new(reason, take_back(&entry))
+            let reason = refused.into(); // drops the ticket, which takes the entry out of the table
+            TryScheduleError::new(reason, entry.take().expect("its ticket was not redeemed"))
         })
     }
 
@@ -241,7 +239,7 @@ impl LocalTaskRunner {
 /// The closures and futures that stay on the thread of a loop, until they have run or are dropped.
 #[derive(Default)]
 pub(super) struct LocalTable {
-    entries: RefCell<BTreeMap<u64, Rc<dyn Any>>>,
+    pub(super) entries: RefCell<BTreeMap<u64, Rc<dyn Any>>>,
     last_number: Cell<u64>,
 }
 
@@ -255,23 +253,17 @@ impl LocalTable {
         let local = self.entries.borrow_mut().remove(&number);
         shared.catch(|| drop(local));
     }
-
-    pub(super) fn clear(&self, shared: &Shared) {
-        // Taken out first, because their destructors may come back here.
-        let entries = std::mem::take(&mut *self.entries.borrow_mut());
-        entries.into_values().for_each(|local| _ = shared.catch(|| drop(local)));
-    }
 }
 
 /// Names an entry of the table of one loop. A key may be on any thread.
-pub(super) struct LocalKey<T> {
+pub(super) struct LocalKey<T: 'static> {
     number: u64,
     pub(super) shared: Arc<Shared>,
     /// The entry itself is in the table.
     entry: PhantomData<fn() -> T>,
 }
 
-impl<T> LocalKey<T> {
+impl<T: 'static> LocalKey<T> {
     /// Makes a key that no entry has had before.
     pub(super) fn new(core: &LoopCore) -> LocalKey<T> {
         let number = core.locals.last_number.get() + 1;
@@ -280,10 +272,7 @@ impl<T> LocalKey<T> {
     }
 
     /// Returns the entry, or `None` on another thread.
-    pub(super) fn get(&self) -> Option<Rc<T>>
-    where
-        T: 'static,
-    {
+    pub(super) fn get(&self) -> Option<Rc<T>> {
         let core = turn::if_current(&self.shared)?;
         let local = core.locals.entries.borrow().get(&self.number).map(Rc::clone)?;
         Some(local.downcast().expect("an entry keeps its type"))
@@ -301,13 +290,8 @@ impl<T> LocalKey<T> {
 /// The entry of a closure: `None` while it runs, and once it has left.
 type LocalClosure<C> = Cell<Option<C>>;
 
-/// Takes the closure back whose ticket was refused.
-fn take_back<C>(entry: &LocalClosure<C>) -> C {
-    entry.take().expect("its ticket was not redeemed")
-}
-
 /// Stands for a closure on its way through the inbox (LOCAL-1).
-struct Ticket<C> {
+struct Ticket<C: 'static> {
     key: LocalKey<LocalClosure<C>>,
 }
 
@@ -333,7 +317,7 @@ impl<C: 'static> Ticket<C> {
     }
 }
 
-impl<C> Drop for Ticket<C> {
+impl<C: 'static> Drop for Ticket<C> {
     fn drop(&mut self) {
         self.key.discard();
     }

@@ -345,24 +345,20 @@ impl LoopCore {
         // A list of its own, because handlers may add and remove handlers, themselves too.
         let keys: Vec<u64> = self.idle_handlers.borrow().keys().copied().collect();
         for key in &keys {
-            self.run_idle_handler(*key);
+            let found = self.idle_handlers.borrow().get(key).map(Rc::clone);
+            let Some(handler) = found else { continue }; // another handler has removed it
+            let Ok(mut f) = handler.try_borrow_mut() else { continue }; // it runs below
+            let flow = self.shared.catch(&mut *f);
+            drop(f);
+            if flow != Some(ControlFlow::Continue(())) {
+                self.remove_idle_handler(IdleKey(*key));
+            }
+            self.shared.catch(|| drop(handler)); // the last reference, if it was removed
             if self.quit_if_told() {
                 break;
             }
         }
         !keys.is_empty()
-    }
-
-    fn run_idle_handler(&self, key: u64) {
-        let found = self.idle_handlers.borrow().get(&key).map(Rc::clone);
-        let Some(handler) = found else { return }; // another handler has removed it
-        let Ok(mut f) = handler.try_borrow_mut() else { return }; // it runs below
-        let flow = self.shared.catch(&mut *f);
-        drop(f);
-        if flow != Some(ControlFlow::Continue(())) {
-            self.remove_idle_handler(IdleKey(key));
-        }
-        self.shared.catch(|| drop(handler)); // the last reference, if it was removed
     }
 
     // ----- the end of the loop -------------------------------------------------------------
@@ -376,13 +372,15 @@ impl LoopCore {
         // The tasks first, because the tickets among them drop their closures in the order in which they would have run. (Those
         // of a loop that was leaked are dropped below, when its thread ends.)
         let incoming = self.shared.take_all();
-        self.drain_inbox(); // what was to be dropped before
+        self.drain_inbox(); // what was to be dropped before; and the loop is awake from here on (INBOX-2)
         let Tasks { immediate, deferred } = std::mem::take(&mut *self.tasks.borrow_mut());
         let pending = deferred.into_iter().chain(immediate).chain(incoming);
         pending.for_each(|task| task.job.withdraw());
+        // Taken out of their tables first, because their destructors may come back here.
         let handlers = std::mem::take(&mut *self.idle_handlers.borrow_mut());
         handlers.into_values().for_each(|handler| _ = self.shared.catch(|| drop(handler)));
-        self.locals.clear(&self.shared);
+        let locals = std::mem::take(&mut *self.locals.entries.borrow_mut());
+        locals.into_values().for_each(|local| _ = self.shared.catch(|| drop(local)));
     }
 }
 
