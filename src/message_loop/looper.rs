@@ -171,8 +171,8 @@ impl MessageLoop {
     }
 
     /// Calls a closure once each time that the loop is about to wait: before its first wait, and then before a wait if
-    /// since the last call a task has run, or somebody has [woken](TaskRunner::wake) the loop. A closure that returns `Break` or `None`, or panics, is removed. A
-    /// returned delay is ignored.
+    /// since the last call a task has run, or somebody has [woken](TaskRunner::wake) the loop. A closure that returns
+    /// `Break` or `None`, or panics, is removed. A returned delay is ignored.
     ///
     /// A closure that is added when the others have been called is called for the first time after the next task or wake.
     #[doc(alias = "addIdleHandler")]
