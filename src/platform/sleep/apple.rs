@@ -21,9 +21,6 @@ pub(crate) struct KernelTimer(OwnedFd);
 impl KernelTimer {
     /// Returns `None` if the process may not open another file.
     pub(crate) fn new() -> Option<KernelTimer> {
-        if cfg!(miri) {
-            return None;
-        }
         // SAFETY: the call takes nothing.
         let fd = unsafe { libc::kqueue() };
         // SAFETY: if it is not negative it is a new descriptor, which nobody else has.

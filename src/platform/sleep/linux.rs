@@ -10,20 +10,13 @@ pub(crate) const TAKES_KERNEL_TIMERS: bool = false;
 const PR_SET_TIMERSLACK: libc::c_int = 29;
 const PR_GET_TIMERSLACK: libc::c_int = 30;
 
-/// Miri has none of these calls, and a model must not sleep.
-const HAS_CALLS: bool = !cfg!(any(miri, loom));
-
 /// A timer that also runs while the machine is suspended: what was due meanwhile ends the sleep after the resume.
 #[derive(Debug)]
 pub(crate) struct KernelTimer(OwnedFd);
 
-#[cfg_attr(loom, allow(dead_code, reason = "models have their own"))]
 impl KernelTimer {
     /// Returns `None` if the process may not open another file.
     pub(crate) fn new() -> Option<KernelTimer> {
-        if !HAS_CALLS {
-            return None;
-        }
         let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
         // SAFETY: the call takes numbers only.
         let fd = unsafe { libc::timerfd_create(libc::CLOCK_BOOTTIME, flags) };
@@ -61,9 +54,6 @@ impl KernelTimer {
 }
 
 pub(crate) fn boot_time() -> Option<Duration> {
-    if !HAS_CALLS {
-        return None;
-    }
     // SAFETY: zeros are a valid value.
     let mut now: libc::timespec = unsafe { mem::zeroed() };
     // SAFETY: the call writes `now`.
@@ -74,16 +64,11 @@ pub(crate) fn boot_time() -> Option<Duration> {
 
 /// Returns the timer slack of the calling thread in nanoseconds, or zero if it is unknown.
 pub(crate) fn slack() -> u32 {
-    if !HAS_CALLS {
-        return 0;
-    }
     // SAFETY: the call reads a number of the calling thread, and touches no memory of ours.
     u32::try_from(unsafe { libc::prctl(PR_GET_TIMERSLACK) }).unwrap_or(0)
 }
 
 pub(crate) fn set_slack(nanos: u32) {
-    if HAS_CALLS {
-        // SAFETY: the call sets a number of the calling thread, and touches no memory of ours.
-        unsafe { libc::prctl(PR_SET_TIMERSLACK, libc::c_ulong::from(nanos)) };
-    }
+    // SAFETY: the call sets a number of the calling thread, and touches no memory of ours.
+    unsafe { libc::prctl(PR_SET_TIMERSLACK, libc::c_ulong::from(nanos)) };
 }

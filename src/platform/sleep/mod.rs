@@ -1,5 +1,5 @@
 //! Sleeps that end on time, and sleeps that count the time in which the machine was suspended. Each system has a file
-//! with the same items.
+//! with the same items, and all others share `system.rs`.
 //!
 //! | system | a timed wait of std | here |
 //! | --- | --- | --- |
@@ -15,13 +15,12 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-#[cfg_attr(any(target_os = "linux", target_os = "android"), path = "linux.rs")]
-#[cfg_attr(windows, path = "windows.rs")]
-#[cfg_attr(target_vendor = "apple", path = "apple.rs")]
 #[cfg_attr(
-    not(any(target_os = "linux", target_os = "android", windows, target_vendor = "apple")),
-    path = "other.rs"
+    all(any(target_os = "linux", target_os = "android"), not(any(miri, loom))),
+    path = "linux.rs"
 )]
+#[cfg_attr(all(windows, not(any(miri, loom))), path = "windows.rs")]
+#[cfg_attr(all(target_vendor = "apple", not(any(miri, loom))), path = "apple.rs")]
 #[allow(unsafe_code, reason = "system calls")]
 mod system;
 
