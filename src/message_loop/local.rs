@@ -176,7 +176,7 @@ impl LocalTaskRunner {
         if self.core.is_closed.get() {
             return Err(TryScheduleError::new(ScheduleError::Closed, (f, reply)));
         }
-        let (_, ticket) = self.keep(reply);
+        let (entry, ticket) = self.keep(reply);
         // If the task panics or never runs, the ticket is dropped with it.
         let run = |(f, ticket): (F, Ticket<R>)| {
             let (value, replies_to) = (f(), Arc::clone(&ticket.key.shared));
@@ -187,7 +187,8 @@ impl LocalTaskRunner {
         let task = NamedOnce { name: type_name::<F>(), input: (f, ticket), f: run };
         let posted = to.shared.post(None, true, Origin::Program, task).map(drop);
         posted.map_err(|(reason, NamedOnce { input: (f, ticket), .. })| {
-            TryScheduleError::new(reason, (f, ticket.redeem().expect("nobody has redeemed it")))
+            drop(ticket); // which takes the entry out of the table
+            TryScheduleError::new(reason, (f, take_back(&entry)))
         })
     }
 
@@ -223,7 +224,7 @@ impl LocalTaskRunner {
         let (entry, ticket) = self.keep(closure);
         post(ticket).map_err(|refused| {
             let reason = refused.into(); // drops the ticket, which takes the entry out of the table
-            TryScheduleError::new(reason, entry.take().expect("its ticket was not redeemed"))
+            TryScheduleError::new(reason, take_back(&entry))
         })
     }
 
@@ -289,6 +290,11 @@ impl<T: 'static> LocalKey<T> {
 
 /// The entry of a closure: `None` while it runs, and once it has left.
 type LocalClosure<C> = Cell<Option<C>>;
+
+/// Takes the closure back whose ticket was refused.
+fn take_back<C>(entry: &LocalClosure<C>) -> C {
+    entry.take().expect("its ticket was not redeemed")
+}
 
 /// Stands for a closure on its way through the inbox (LOCAL-1).
 struct Ticket<C: 'static> {
