@@ -10,7 +10,7 @@ use super::looper::NotBound;
 use super::run_loop::Quit;
 use super::turn;
 use crate::job::{Given, Layer, Once, Owner, Taken, Work};
-use crate::scheduler::{Scheduled, schedule_boxes_by_name};
+use crate::scheduler::schedule_boxes_by_name;
 use crate::{
     Cancellable, DueTask, Executor, Period, Rejected, RepeatingTask, Request, Schedule,
     ScheduleError, Task, TryScheduleError,
@@ -268,7 +268,11 @@ impl Schedule for TaskRunner {
         self.shared.now()
     }
 
-    fn schedule_named(&self, name: &'static str, request: Request) -> Scheduled {
+    fn schedule_named(
+        &self,
+        name: &'static str,
+        request: Request,
+    ) -> Result<Cancellable, ScheduleError> {
         self.shared.take_request(name, request)
     }
 }

@@ -11,7 +11,7 @@ use crate::clock::timeline::after;
 use crate::executor::deadlock::PoolThreads;
 use crate::job::{Layer, Next, Once, Owner, Series, Taken, Work};
 use crate::platform::impls::impl_debug;
-use crate::scheduler::{Scheduled, schedule_boxes_by_name};
+use crate::scheduler::schedule_boxes_by_name;
 use crate::{
     Cancellable, DueTask, Executor, Period, Rejected, Repeat, RepeatingTask, Request, Schedule,
     ScheduleError, Task, TryScheduleError,
@@ -340,7 +340,11 @@ impl Schedule for ScheduledThreadPool {
         self.shared().now()
     }
 
-    fn schedule_named(&self, name: &'static str, request: Request) -> Scheduled {
+    fn schedule_named(
+        &self,
+        name: &'static str,
+        request: Request,
+    ) -> Result<Cancellable, ScheduleError> {
         self.take_request(name, request)
     }
 }

@@ -45,8 +45,8 @@ pub use driver::Driver;
 pub use handle::{Cancel, CancelOnDrop, Cancellable};
 pub use in_force::Entered;
 pub use leftovers::{Leftovers, LeftoversIter, PendingTask, Stopping};
+pub(crate) use schedule_trait::schedule_boxes_by_name;
 pub use schedule_trait::{RepeatingTask, Request, Schedule, ScheduleExt, Task};
-pub(crate) use schedule_trait::{Scheduled, schedule_boxes_by_name};
 
 /// A handle to a timer service, which takes tasks from any thread, and runs them on an executor when they are due.
 ///

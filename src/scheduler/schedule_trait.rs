@@ -250,7 +250,7 @@ impl fmt::Debug for dyn Schedule + '_ {
     }
 }
 
-pub(crate) type Scheduled = Result<Cancellable, ScheduleError>;
+pub(super) type Scheduled = Result<Cancellable, ScheduleError>;
 
 impl Schedule for Scheduler {
     schedule_boxes_by_name!();
