@@ -53,6 +53,16 @@ impl<E: Timed> Block<E> {
         self.entries[self.len as usize] = entry;
         self.len += 1;
     }
+
+    /// Drops stale entries.
+    fn retain(&mut self, mut is_live: impl FnMut(&E) -> bool) {
+        for place in 0..core::mem::take(&mut self.len) as usize {
+            let entry = self.entries[place];
+            if is_live(&entry) {
+                self.push(entry);
+            }
+        }
+    }
 }
 
 /// A list of entries. Its blocks are in a [`Pool`].
@@ -166,16 +176,22 @@ impl<E: Timed> Pool<E> {
         let fresh = || Box::new(Block { next: NIL, len: 0, entries: [E::default(); BLOCK] });
         let mut block = self.free.pop().unwrap_or_else(fresh);
         block.push(entry);
+        self.push_block(chain, block);
+    }
+
+    fn push_block(&mut self, chain: &mut Chain<E>, block: Box<Block<E>>) {
+        for entry in block.entries() {
+            if chain.len == 0 || entry.deadline() < chain.min.deadline() {
+                chain.min = *entry;
+            }
+            chain.len += 1;
+        }
         let number = self.number(block);
         match chain.tail {
-            NIL => *chain = Chain { head: number, min: entry, ..*chain },
+            NIL => chain.head = number,
             tail => self.block_mut(tail).next = number,
         }
-        if entry.deadline() < chain.min.deadline() {
-            chain.min = entry;
-        }
         chain.tail = number;
-        chain.len += 1;
     }
 
     /// Returns a chain of the entries of two.
@@ -236,14 +252,18 @@ impl<E: Timed> Pool<E> {
         let (before, end) = (chain.len, chain.len.saturating_sub(budget));
         self.prefetch_live(chain.head);
         while chain.len > end {
-            let Some(block) = self.pop(chain) else { break };
+            let Some(mut block) = self.pop(chain) else { break };
             self.prefetch_live(chain.head);
-            for entry in block.entries().iter().filter(|entry| is_live(entry)) {
-                if !self.push(kept, *entry) {
-                    self.append(kept, *entry);
-                }
+            block.retain(&mut is_live);
+            // They go into the block before if they fit. Otherwise a chain that is swept again and again would end as many
+            // blocks with an entry each.
+            let last = self.blocks.get(kept.tail as usize).and_then(Option::as_ref);
+            if block.len as usize <= last.map_or(0, |last| BLOCK - last.entries().len()) {
+                block.entries().iter().for_each(|entry| _ = self.push(kept, *entry));
+                self.free(block);
+            } else {
+                self.push_block(kept, block);
             }
-            self.free(block);
         }
         before - chain.len
     }
