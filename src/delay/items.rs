@@ -42,7 +42,7 @@ type Hash = NonZeroU32;
 pub(super) struct Item<K, V> {
     hash: Hash,
     key: K,
-    pub(super) value: V,
+    value: V,
 }
 
 /// A deadline, and the place among equal ones.
@@ -92,6 +92,11 @@ impl<K, V> Items<K, V> {
         self.table.insert(hash.get(), at.index());
     }
 
+    /// Returns the earliest deadline, due or not.
+    pub(super) fn first(&mut self) -> Option<Moment> {
+        self.wheel.next_expiry().map(Moment)
+    }
+
     /// Returns the earliest deadline, or an earlier moment if it is not found soon.
     pub(super) fn not_before(&mut self) -> Moment {
         // The wheel may find a stale entry, which has even passed if no taker has moved the wheel since. A leader that sleeps
@@ -133,11 +138,26 @@ impl<K: Eq, V> Items<K, V> {
         })
     }
 
+    /// Moves the deadline of a key. Returns false if it is not there.
+    pub(super) fn reset(&mut self, hash: Hash, key: &K, (deadline, order): Due) -> bool {
+        let found = self.find(hash, key);
+        found.is_some_and(|(_, at)| self.wheel.reset_as(at, deadline.0, order))
+    }
+
     #[inline] // with a call, a removal costs 30 instructions more, in some builds
     pub(super) fn remove(&mut self, hash: Hash, key: &K) -> Option<(K, V)> {
         let (position, at) = self.find(hash, key)?;
         self.table.remove(position);
         let Item { key, value, .. } = self.wheel.remove(at)?;
         Some((key, value))
+    }
+
+    pub(super) fn deadline(&self, hash: Hash, key: &K) -> Option<Moment> {
+        self.wheel.deadline(self.find(hash, key)?.1).map(Moment)
+    }
+
+    pub(super) fn get_mut(&mut self, hash: Hash, key: &K) -> Option<&mut V> {
+        let (_, at) = self.find(hash, key)?;
+        Some(&mut self.wheel.get_mut(at)?.value)
     }
 }

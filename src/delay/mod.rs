@@ -91,7 +91,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use crate::clock::tick::Moment;
 use crate::clock::timeline::When;
 use crate::executor::deadlock::while_running;
 use crate::platform::impls::impl_debug;
@@ -223,8 +222,8 @@ impl<K, V> DelayQueue<K, V> {
     /// It may have to look at all items that are due within the same half of a second.
     pub fn next_deadline(&self) -> Option<Instant> {
         let (_takers, mut shards) = self.shared.all_shards();
-        let first = shards.iter_mut().filter_map(|items| items.wheel.next_expiry()).min();
-        first.map(|first| self.shared.timeline.instant(Moment(first)))
+        let first = shards.iter_mut().filter_map(|items| items.first()).min();
+        first.map(|first| self.shared.timeline.instant(first))
     }
 
     // ----- takers --------------------------------------------------------------------------
@@ -432,10 +431,11 @@ impl<K: Hash + Eq, V> DelayQueue<K, V> {
         let place = self.shared.place(key);
         let due = self.shared.due(when);
         let mut items = self.shared.shard(place.shard);
-        let Some((_, at)) = items.find(place.hash, key) else { return false };
-        items.wheel.reset_as(at, due.0.0, due.1);
-        self.shared.has_come(place, items, due.0);
-        true
+        let has_moved = items.reset(place.hash, key, due);
+        if has_moved {
+            self.shared.has_come(place, items, due.0);
+        }
+        has_moved
     }
 
     /// Takes the value of a key out, due or not. Returns `None` if the key is not there.
@@ -456,9 +456,8 @@ impl<K: Hash + Eq, V> DelayQueue<K, V> {
     /// Returns the deadline of a key.
     pub fn deadline(&self, key: &K) -> Option<Instant> {
         let place = self.shared.place(key);
-        let items = self.shared.shard(place.shard);
-        let (_, at) = items.find(place.hash, key)?;
-        items.wheel.deadline(at).map(|deadline| self.shared.timeline.instant(Moment(deadline)))
+        let deadline = self.shared.shard(place.shard).deadline(place.hash, key);
+        deadline.map(|deadline| self.shared.timeline.instant(deadline))
     }
 
     /// Calls a closure with the value of a key, in its place. Returns `None`, without calling it, if the key is not
@@ -486,8 +485,7 @@ impl<K: Hash + Eq, V> DelayQueue<K, V> {
     pub fn with<R>(&self, key: &K, f: impl FnOnce(&mut V) -> R) -> Option<R> {
         let place = self.shared.place(key);
         let mut items = self.shared.shard(place.shard);
-        let (_, at) = items.find(place.hash, key)?; // `f` is dropped after the guard, as parameters are
-        let value = &mut items.wheel.get_mut(at)?.value;
+        let value = items.get_mut(place.hash, key)?; // `f` is dropped after the guard, as parameters are
         let called = while_running(self.shared.address(), || caught(|| f(value)));
         Some(called.unwrap_or_else(|panic| resume_unwind(panic)))
     }

@@ -117,8 +117,9 @@ impl<K, V> Shared<K, V> {
         let timeline = Timeline::new(scheduler.now(), tick).expect("above zero");
         let start = timeline.start;
         let shard = |_| CachePadded::new(Mutex::new(Items::new(start)));
+        let by_clock = scheduler.tells_calls_apart();
         let (firsts, line) = (Firsts::new(*SHARDS), WaitList::new());
-        let order = (!scheduler.tells_calls_apart()).then(CachePadded::default);
+        let order = (!by_clock).then(|| CachePadded::new(AtomicU64::new(0)));
         Shared {
             scheduler,
             timeline,
@@ -270,9 +271,10 @@ impl<K, V> Shared<K, V> {
     #[cold]
     fn look_at_each(&self, firsts: &mut Firsts, except: Option<usize>) {
         let lowered = self.lowered.swap(0, Ordering::Relaxed);
-        let is_lowered = |shard: &usize| lowered >> shard & 1 == 1 && except != Some(*shard);
-        for shard in (0..MOST).filter(is_lowered) {
-            firsts.set(shard, (self.shard(shard).head, 0));
+        for shard in (0..MOST).filter(|shard| lowered >> shard & 1 == 1) {
+            if except != Some(shard) {
+                firsts.set(shard, (self.shard(shard).head, 0));
+            }
         }
     }
 
@@ -352,7 +354,7 @@ impl<K, V> Shared<K, V> {
         for shard in 0..self.shards.len() {
             let mut items = self.shard(shard);
             items.check_invariants();
-            let earliest = items.wheel.next_expiry().map(Moment);
+            let earliest = items.first();
             let (head, bound) = (items.head, takers.firsts.deadline(shard));
             let is_lowered = self.lowered.load(Ordering::Relaxed) >> shard & 1 == 1;
             assert!(earliest.is_none_or(|earliest| head <= earliest), "SHARD-1: {head:?}");
