@@ -194,8 +194,13 @@ fn hostile_timers_do_nothing(browser: &Browser) {
     assert!(pages.len() > 4 * HOSTILE.len());
     let mut seen = 0;
     for page in pages {
-        browser.open(&format!("{}{page}", service.page()));
-        assert!(!browser.has_dialog(), "{page}");
+        // A machine that is busy for too long has Chromium show a page of its own.
+        let is_shown = || {
+            browser.open(&format!("{}{page}", service.page()));
+            assert!(!browser.has_dialog(), "{page}");
+            browser.count("main") == 1
+        };
+        assert!((0..3).any(|_| is_shown()), "{page}: {}", browser.text());
         let is_whole = "return window.hacked === undefined && document.querySelectorAll('main img, main script, main style, main base, \
             main meta').length === 0 && getComputedStyle(document.querySelector('main')).display !== 'none' \
             && document.querySelectorAll('footer').length === 1";
