@@ -138,7 +138,7 @@ impl Engine {
         }
         executor.backlog.hand(tasks);
         let batch = &mut self.batch;
-        batch.origin.own = (executor.number != 0).then(|| Arc::clone(&executor.backlog));
+        batch.goes_to(executor);
         // An executor is user code. If it panics, the tasks that it has not taken out of the batch count as refused,
         // so none is lost, and the turn goes on (S17).
         self.shared.hooks.catch(|| executor.executor.execute_batch(batch));

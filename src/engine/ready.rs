@@ -39,7 +39,7 @@ impl Timed for Entry {
 #[derive(Default)]
 pub(crate) struct ReadyQueue {
     sorted: VecDeque<Entry>,
-    /// Late entries, each behind its deadline, and how many came late before it, which keeps equal deadlines in order.
+    /// Late entries. Each has its deadline before it, and how many came late before it, which keeps equal deadlines in order.
     late: BinaryHeap<Reverse<(u64, u64, Entry)>>,
     /// How many entries were ever late.
     count: u64,

@@ -59,8 +59,13 @@ pub(crate) fn is_in_a_run() -> bool {
     current().is_some()
 }
 
+/// Returns true if the calling thread runs a task of this scheduler.
+pub(crate) fn is_in_a_run_of(scheduler: SchedulerId) -> bool {
+    is_any_run(|(here, _)| *here == scheduler)
+}
+
 /// Returns true if the calling thread runs a task like this.
-pub(crate) fn is_any_run(is_meant: impl Fn(&Run) -> bool) -> bool {
+fn is_any_run(is_meant: impl Fn(&Run) -> bool) -> bool {
     // A thread that runs a task and has lost the list of the outer ones answers yes: then nobody waits for it, which
     // is never a deadlock.
     let outer = |runs: &RefCell<Vec<Run>>| runs.borrow().iter().any(&is_meant);

@@ -11,6 +11,7 @@ use thiserror::Error;
 
 use crate::backpressure::Backlog;
 use crate::clock::tick::Moment;
+use crate::executor::numbered::NumberedExecutor;
 use crate::platform::impls::impl_debug;
 use crate::platform::panics::quietly;
 use crate::wheel::Timed;
@@ -45,7 +46,7 @@ pub(crate) trait TaskOwner: Send + Sync {
 pub(crate) struct Origin {
     pub(super) owner: Arc<dyn TaskOwner>,
     /// `None` for the scheduler's executor.
-    pub(crate) own: Option<Arc<Backlog>>,
+    own: Option<Arc<Backlog>>,
 }
 
 impl Origin {
@@ -369,7 +370,7 @@ pub(crate) const AHEAD: usize = 16;
 ///
 /// See [`Executor::execute_batch`](crate::Executor::execute_batch).
 pub struct DueBatch {
-    pub(crate) origin: Origin,
+    origin: Origin,
     /// All entries that were put in, taken or not, in order.
     pub(crate) due: Vec<Entry>,
     /// How many of `due` have been taken out.
@@ -448,6 +449,11 @@ impl DueBatch {
         into.extend_from_slice(&self.due[self.taken..]);
         self.taken = self.due.len();
         self.origin.clone()
+    }
+
+    /// Notes the executor that will get the batch.
+    pub(crate) fn goes_to(&mut self, executor: &NumberedExecutor) {
+        self.origin.own = (executor.number != 0).then(|| Arc::clone(&executor.backlog));
     }
 
     /// Empties the batch for the next hand-over.

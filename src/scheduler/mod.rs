@@ -31,7 +31,7 @@ use self::driver::EngineCell;
 use crate::engine::shared::{MOST_OVERDUE, Shared};
 use crate::engine::slots::state::EXECUTORS;
 use crate::engine::termination::Leaver;
-use crate::engine::this_thread::{self, Run};
+use crate::engine::this_thread;
 use crate::error::{BuildError, CloseError};
 use crate::executor::Executor;
 use crate::executor::deadlock::PoolThreads;
@@ -392,8 +392,7 @@ impl Scheduler {
     pub fn await_termination(&self, timeout: Duration) -> bool {
         let shared = self.shared();
         // The run of the calling task would have to end first.
-        let is_its_own = |(scheduler, _): &Run| *scheduler == shared.id;
-        let is_inside = shared.is_turned_here() || this_thread::is_any_run(is_its_own);
+        let is_inside = shared.is_turned_here() || this_thread::is_in_a_run_of(shared.id);
         !is_inside && shared.termination.wait_for_runs(timeout)
     }
 

@@ -107,6 +107,27 @@ impl Cancel for Fixed {
     }
 }
 
+/// A handle that cancels nothing, and calls this when it is dropped.
+pub(crate) struct OnDrop(pub(crate) Box<dyn Fn() + Send + Sync>);
+
+impl Cancel for OnDrop {
+    fn cancel(&self) -> bool {
+        false
+    }
+    fn is_cancelled(&self) -> bool {
+        false
+    }
+    fn is_done(&self) -> bool {
+        false
+    }
+}
+
+impl Drop for OnDrop {
+    fn drop(&mut self) {
+        self.0();
+    }
+}
+
 /// A schedule whose tasks run when the test says so. A pool would run them on several threads, in any order. Here they
 /// run inside of each other, which is the same to a layer. Clones are the same schedule.
 #[derive(Clone, Default)]

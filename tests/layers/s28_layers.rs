@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::allocations::Measurement;
 use crate::common::log::Log;
-use crate::common::schedules::{Due, Fixed, TasksOnly, wrapping};
+use crate::common::schedules::{Due, Fixed, OnDrop, TasksOnly, wrapping};
 use crate::common::{Later, Random, count, driven, driven_by, until};
 use tickwheel::message_loop::{LoopThread, MessageLoop};
 use tickwheel::pool::ScheduledThreadPool;
@@ -680,29 +680,12 @@ fn s28_a_timer_whose_handle_panics_is_replaced() {
 /// panic would end the process.
 #[test]
 fn s28_a_timer_that_is_dropped_may_have_a_handle_that_panics() {
-    struct PanicsOnDrop;
-    impl Cancel for PanicsOnDrop {
-        fn cancel(&self) -> bool {
-            false
-        }
-        fn is_cancelled(&self) -> bool {
-            false
-        }
-        fn is_done(&self) -> bool {
-            false
-        }
-    }
-    impl Drop for PanicsOnDrop {
-        fn drop(&mut self) {
-            crate::common::panic_on_purpose()
-        }
-    }
     crate::common::silence();
     let kept = Arc::new(Mutex::new(Vec::new()));
     let keeps = Arc::clone(&kept);
     let take = move |_, task| -> Result<Cancellable, ScheduleError> {
         keeps.lock().expect("whole").push(task);
-        Ok(Cancellable::from(Arc::new(PanicsOnDrop)))
+        Ok(Cancellable::from(Arc::new(OnDrop(Box::new(|| crate::common::panic_on_purpose())))))
     };
     let worker = ExecutorScheduler::over(Inline, TasksOnly::new(Instant::now, take)).worker();
     let tasks = [(); 2].map(|()| worker.schedule_after(HOUR, || ()));
@@ -868,28 +851,12 @@ fn s28_a_leftover_is_told_from_a_timer_that_fires_while_it_is_being_set() {
 /// The handle of a timer is dropped with nothing locked, also if the timer refuses late.
 #[test]
 fn s28_a_timer_that_is_dropped_drops_its_handle_unlocked() {
-    struct Locks(Worker);
-    impl Cancel for Locks {
-        fn cancel(&self) -> bool {
-            false
-        }
-        fn is_cancelled(&self) -> bool {
-            false
-        }
-        fn is_done(&self) -> bool {
-            false
-        }
-    }
-    impl Drop for Locks {
-        fn drop(&mut self) {
-            self.0.pending();
-        }
-    }
     let (owner, kept) = (Arc::<OnceLock<Worker>>::default(), Arc::<Mutex<Vec<Task>>>::default());
     let (locked, keeps) = (Arc::clone(&owner), Arc::clone(&kept));
     let schedule = TasksOnly::new(Instant::now, move |_, task| {
         keeps.lock().expect("whole").push(task);
-        Ok(Cancellable::from(Arc::new(Locks(locked.get().expect("set").clone()))))
+        let worker = locked.get().expect("set").clone();
+        Ok(Cancellable::from(Arc::new(OnDrop(Box::new(move || _ = worker.pending())))))
     });
     let worker = ExecutorScheduler::over(Inline, schedule).worker();
     owner.set(worker.clone()).expect("once");

@@ -370,23 +370,25 @@ fn worker_in(contexts: impl ContextCapture) -> (Worker, Arc<AtomicUsize>) {
     (ContextAwareScheduler::new(plain, contexts).worker(), told)
 }
 
+/// A context that panics when it is dropped. A clone of it does not.
+struct Mined(Option<Grenade>);
+
+impl Clone for Mined {
+    fn clone(&self) -> Mined {
+        Mined(None)
+    }
+}
+
 /// The closure and its context are dropped apart, because a panic during a panic would end the process.
 #[test]
 fn a_context_that_cannot_be_put_up_may_panic_when_it_is_dropped_and_the_closure_too() {
-    /// A clone is harmless.
-    struct Context(Option<Grenade>);
-    impl Clone for Context {
-        fn clone(&self) -> Context {
-            Context(None)
-        }
-    }
     struct Bad;
     impl ContextCapture for Bad {
-        type Context = Context;
-        fn capture(&self) -> Context {
-            Context(Some(Grenade))
+        type Context = Mined;
+        fn capture(&self) -> Mined {
+            Mined(Some(Grenade))
         }
-        fn replace(&self, context: Context) -> Context {
+        fn replace(&self, context: Mined) -> Mined {
             assert!(context.0.is_none(), "a clone");
             panic_on_purpose()
         }
@@ -400,24 +402,17 @@ fn a_context_that_cannot_be_put_up_may_panic_when_it_is_dropped_and_the_closure_
 /// The same of a task that is cancelled, of a series that ends, and of a task that is refused after its context was captured.
 #[test]
 fn a_context_may_panic_when_it_is_dropped_and_the_closure_too_however_the_task_ends() {
-    /// A clone is harmless, and so is what the thread had before.
-    struct Context(Option<Grenade>);
-    impl Clone for Context {
-        fn clone(&self) -> Context {
-            Context(None)
-        }
-    }
     /// Disposes a worker when a context is captured.
     #[derive(Clone, Default)]
     struct Disposes(Arc<Mutex<Option<Worker>>>);
     impl ContextCapture for Disposes {
-        type Context = Context;
-        fn capture(&self) -> Context {
+        type Context = Mined;
+        fn capture(&self) -> Mined {
             let worker = self.0.lock().expect("no panic").take();
             worker.into_iter().for_each(|worker| worker.dispose());
-            Context(Some(Grenade))
+            Mined(Some(Grenade))
         }
-        fn replace(&self, context: Context) -> Context {
+        fn replace(&self, context: Mined) -> Mined {
             assert!(context.0.is_none(), "a clone");
             context
         }
