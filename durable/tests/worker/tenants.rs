@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
+use ::postgres::fallible_iterator::FallibleIterator;
 use tickwheel::Scheduler;
 use tickwheel_durable::{
     Claim, Error, Limits, NewTimer, Retry, Store, Timers, Worker, WorkerBuilder, WorkerStats,
@@ -215,12 +216,9 @@ fn held_up_while(body: impl FnOnce()) -> Duration {
     sleeps.join().expect("no panic")
 }
 
-/// A machine that holds up a thread between its claim and its start makes starts gather, which is no fault, so this has three tries.
 pub(crate) fn a_rate_holds_over_all_workers(database: &Database<'_>) {
     put_tables(database);
-    let mut said = String::new();
-    let holds = (0..3).any(|_| a_rate_holds(database).map_err(|problem| said = problem).is_ok());
-    assert!(holds, "{said}");
+    in_three_attempts(|| a_rate_holds(database));
 }
 
 fn a_rate_holds(database: &Database<'_>) -> Result<(), String> {
@@ -267,30 +265,29 @@ fn a_rate_holds(database: &Database<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// Counts the claims of a backlog, up to three times. What a fault adds, it adds each time. A machine that holds a worker up for some
-/// milliseconds makes it call the others for help, as it should, so one count can be too high.
-fn claims_stay_below(limit: u64, of: &str, count: impl Fn() -> u64) {
-    let is_below = (0..3).any(|_| {
-        let claims = count();
-        say(&format!("{of}: {claims} claims"));
-        claims < limit
-    });
-    assert!(is_below, "{limit} claims and more, three times");
+/// Makes an attempt up to three times, until it is well. A machine that holds threads up makes more claims, and more calls for help,
+/// and starts that gather, all of which is right. What a fault does, it does each time.
+fn in_three_attempts(attempt: impl Fn() -> Result<(), String>) {
+    let mut said = String::new();
+    let is_well = (0..3).any(|_| attempt().map_err(|problem| said = problem).is_ok());
+    assert!(is_well, "three times: {said}");
 }
 
 fn sum(workers: &[Worker], of: fn(&WorkerStats) -> u64) -> u64 {
     workers.iter().map(|worker| of(&worker.stats())).sum()
 }
 
-/// What a rate holds back, no worker calls others for, and starts gather for one claim: there are 800 claims and more if they do
-/// not. So four workers claim little more often than one.
+/// What a rate holds back, no worker calls others for: otherwise there were 9 to 13 calls. And starts gather for one claim, so four
+/// workers claim little more often than one: otherwise there were 800 claims and more.
 pub(crate) fn what_limits_hold_back_calls_for_no_help(database: &Database<'_>) {
     if database.is_sqlite() {
         return; // its workers have no turns
     }
     put_tables(database);
-    claims_stay_below(380, "150 runs with a rate, four workers", || {
+    in_three_attempts(|| {
         put(database, "paced", "", 150);
+        let mut ear = client(&database.url());
+        ear.batch_execute("LISTEN tickwheel_timers").expect("it listens");
         let workers: Vec<_> = (0..4)
             .map(|_| {
                 let worker = database.open().worker().handle("paced", |_| Ok(()));
@@ -300,18 +297,24 @@ pub(crate) fn what_limits_hold_back_calls_for_no_help(database: &Database<'_>) {
         until("all have run", || sum(&workers, |stats| stats.done) == 150);
         let claims = sum(&workers, |stats| stats.claims);
         workers.iter().for_each(|worker| assert!(worker.stop(PATIENCE)));
-        claims
+        let mut heard = ear.notifications();
+        let heard = heard.timeout_iter(Duration::from_millis(300)); // they come in real time
+        let calls = heard.filter(|heard| Ok(heard.payload().starts_with('+')));
+        let calls = calls.count().expect("notices");
+        let said = format!("150 runs with a rate, four workers: {claims} claims, {calls} calls");
+        say(&said);
+        if claims < 380 && calls < 4 { Ok(()) } else { Err(said) }
     });
 }
 
-/// A group is held for long. The checks of those who leave timers to others do not find what waits for it, which would make 550
+/// A group is held for long. The checks of those who leave timers to others do not find what waits for it, which would make 490
 /// claims and more.
 pub(crate) fn what_waits_for_its_group_is_not_checked(database: &Database<'_>) {
     if database.is_sqlite() {
         return; // its workers have no turns
     }
     let timers = database.open();
-    claims_stay_below(400, "122 runs beside a group that is held, three workers", || {
+    in_three_attempts(|| {
         put(database, "serial", "big/", 2);
         let (go, gone) = mpsc::channel::<()>();
         let gone = Arc::new(Mutex::new(gone));
@@ -336,7 +339,9 @@ pub(crate) fn what_waits_for_its_group_is_not_checked(database: &Database<'_>) {
         until("all have run", || sum(&workers, |stats| stats.done) == 122);
         let claims = sum(&workers, |stats| stats.claims);
         workers.iter().for_each(|worker| assert!(worker.stop(PATIENCE)));
-        claims
+        let said = format!("122 runs beside a group that is held, three workers: {claims} claims");
+        say(&said);
+        if claims < 400 { Ok(()) } else { Err(said) }
     });
 }
 
