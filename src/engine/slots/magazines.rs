@@ -15,7 +15,6 @@ use std::cell::RefCell;
 
 use super::blocks;
 use super::depot::depot;
-use super::holder::PAGE;
 use crate::platform::sync::{MAGAZINE, thread_local};
 
 /// How many tasks ahead of its use a holder is fetched into the cache.
@@ -99,12 +98,6 @@ impl Free {
         // Without memory for the list there is no slot, and the caller is refused.
         if self.has_room() {
             depot().take(&mut self.0);
-            // Each page that may come into use with these slots is written before anybody reads there. The system maps a page
-            // that is read first to zeros that all processes share. At the first write it has to take that mapping back from
-            // all processors, which costs the caller some 20 us.
-            for first in self.0.iter().filter(|slot| **slot as usize % PAGE == 0) {
-                blocks::holder(*first).into_iter().for_each(|holder| holder.word.touch());
-            }
         }
     }
 

@@ -238,12 +238,6 @@ pub(crate) enum NotEnded {
 pub(crate) struct AtomicWord(AtomicU64);
 
 impl AtomicWord {
-    /// Writes to the memory of the word without changing its value. (For `fetch_or(0)` the compiler emits a load.)
-    /// Relaxed, because it publishes nothing.
-    pub(crate) fn touch(&self) {
-        let _ = self.0.compare_exchange(0, 0, Ordering::Relaxed, Ordering::Relaxed);
-    }
-
     /// Returns the word of a free holder to the owner of its slot. `None` if it is all zero.
     #[inline]
     pub(crate) fn vacant(&self) -> Option<Word> {

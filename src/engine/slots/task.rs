@@ -55,9 +55,11 @@ pub(crate) fn fill<T: Content>(
 ) -> Result<TaskKey, T> {
     let free = || magazines::take().and_then(|slot| Some((slot, blocks::holder(slot)?)));
     let Some((slot, holder)) = free() else { return Err(task) };
-    let birth = holder.word.vacant().map_or_else(|| first_number(slot), Word::number);
+    // Written before anything is read there. The system maps a page that is read first to zeros that all processes share. At
+    // the first write it has to take that mapping back from all processors, which costs the caller some 20 us.
     // SAFETY: the holder is free, so there is no body (HOLDER-1), and the slot is ours alone (HOLDER-2).
     holder.closure.with_mut(|place| put(task, unsafe { &mut *place }));
+    let birth = holder.word.vacant().map_or_else(|| first_number(slot), Word::number);
     let number = executor.map_or(0, |own| {
         // SAFETY: as above.
         unsafe { replace_executor(slot, Some(Arc::clone(own))) };
