@@ -214,7 +214,6 @@ impl Engine {
             ready: &mut self.ready,
             incoming: &mut self.incoming,
             looks: false,
-            dropped: 0,
             earliest: self.earliest,
         };
         let add = |record: Record, is_stale| filing.add(record.entry, is_stale);
@@ -295,10 +294,8 @@ struct Filing<'a> {
     wheel: &'a mut Buckets<Entry>,
     ready: &'a mut ReadyQueue,
     incoming: &'a mut Vec<Entry>,
-    /// Most of the entries that came last were stale, so each one is looked at.
+    /// Most of what has come in this turn was stale, so each entry is looked at.
     looks: bool,
-    /// How many were dropped since the last ones were filed.
-    dropped: usize,
     /// As in the engine.
     earliest: Moment,
 }
@@ -311,7 +308,6 @@ impl Filing<'_> {
         // from its owner.
         if is_stale || self.looks && !is_live(entry) {
             self.earliest = self.earliest.min(entry.moment());
-            self.dropped += 1;
             return;
         }
         if self.incoming.len() == self.incoming.capacity() {
@@ -325,9 +321,7 @@ impl Filing<'_> {
     #[inline(never)]
     fn file_all(&mut self) {
         let Filing { wheel, ready, incoming, .. } = self;
-        if self.looks {
-            self.looks = self.dropped > incoming.len();
-        } else {
+        if !self.looks {
             let sample = incoming.chunks_exact(SAMPLE).map(|chunk| chunk[0]);
             let (len, stale) = (sample.len(), sample.filter(|entry| !is_live(*entry)).count());
             self.looks = 2 * stale > len;
@@ -341,7 +335,6 @@ impl Filing<'_> {
                 });
             }
         }
-        self.dropped = 0;
         // They stay there until all are filed, for a shutdown after a fault.
         for entry in incoming.iter().copied() {
             if entry.is_due_now() {
