@@ -490,6 +490,8 @@ MUTATIONS = [
     ("rx: a destructor that panics in an attempt ends it", "src/rx/retries.rs",
      "            PanicHook::default().catch(None, move || {\n                if failures", "            _ = Some(()).map(move |()| {\n                if failures",
      tests("rx::inline")),
+    ("rx: a destructor that panics at the end of an attempt ends it", "src/rx/retries.rs",
+     "            PanicHook::default().catch(None, || drop(queue));", "            drop(queue);", TESTS + ["--lib", "retries"]),
     ("rx: a destructor that panics in a call that runs none keeps its thread", "src/rx/retries.rs",
      "        PanicHook::default().catch(None, || {\n            let (hook", "        _ = Some(()).map(|()| {\n            let (hook",
      tests("rx::inline")),

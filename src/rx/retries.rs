@@ -162,7 +162,45 @@ impl RetryQueue {
         let queues = std::mem::take(&mut state.queues); // if there are any, nobody keeps their time
         let timer = state.timer.take();
         drop(state);
-        queues.into_values().for_each(|queue| queue.state().has_drain = false);
+        for queue in queues.into_values() {
+            queue.state().has_drain = false;
+            // This may be its last owner, and then it drops what is a user's. The others need their next drain all the same.
+            PanicHook::default().catch(None, || drop(queue));
+        }
         PanicHook::default().catch(None, || drop(timer)); // its handle may be from outside
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::backpressure::PendingLimit;
+
+    struct Grenade;
+
+    impl Drop for Grenade {
+        fn drop(&mut self) {
+            panic!("on purpose");
+        }
+    }
+
+    /// Nobody keeps the time of these queues any more, and the first one has no other owner.
+    #[test]
+    fn a_destructor_that_panics_at_the_end_of_an_attempt_leaves_no_other_queue_with_a_drain() {
+        let (timers, _driver) = Scheduler::builder().build_driven().expect("good");
+        let retries = RetryQueue::new(timers);
+        let wait = |hook| {
+            let (retries, limit) = (Arc::clone(&retries), PendingLimit::new(None));
+            let queue = SerialQueue::new(Arc::new(Inline), hook, limit, retries);
+            queue.state().has_drain = true;
+            Arc::clone(&queue).wait(PAUSE, false);
+            queue
+        };
+        let grenade = Grenade;
+        drop(wait(PanicHook::new(move |_| _ = &grenade)));
+        let other = wait(PanicHook::default());
+        let attempt = lock(&retries.state).attempt;
+        retries.attempt(attempt, true, false);
+        assert!(!other.state().has_drain, "its next task would wait for ever");
     }
 }
