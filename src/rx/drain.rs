@@ -38,6 +38,7 @@ use std::collections::VecDeque;
 use std::iter::repeat;
 use std::panic::resume_unwind;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
 use super::delayed::Entry;
@@ -102,6 +103,8 @@ thread_local! {
     static STATE: Cell<ThreadState> = const { Cell::new(ThreadState::IDLE) };
     /// The drains that wait for the outermost inline drain of this thread (DRAIN-2).
     static WAITING: RefCell<Waiting> = const { RefCell::new(VecDeque::new()) };
+    /// See [`thread_number`]. 0 until it is asked for.
+    static NUMBER: Cell<usize> = const { Cell::new(0) };
 }
 
 type Waiting = VecDeque<Arc<SerialQueue>>;
@@ -116,9 +119,17 @@ pub(super) fn this_thread() -> ThreadState {
     STATE.try_with(Cell::get).unwrap_or(ThreadState::IDLE)
 }
 
-/// Returns a number that no other thread has at this time.
+/// Returns a number that no other thread has, now or later. A drain may wait in its executor longer than the thread lives that
+/// has begun it.
 pub(super) fn thread_number() -> usize {
-    STATE.try_with(|own| std::ptr::from_ref(own).addr()).unwrap_or(0)
+    static LAST: AtomicUsize = AtomicUsize::new(0);
+    let number = |own: &Cell<usize>| {
+        if own.get() == 0 {
+            own.set(LAST.fetch_add(1, Ordering::Relaxed) + 1);
+        }
+        own.get()
+    };
+    NUMBER.try_with(number).unwrap_or(0)
 }
 
 /// Calls `act` while the calling thread has this state.
@@ -331,5 +342,24 @@ impl SerialQueue {
             debug_assert_eq!(before, Some(passed()), "no other drain runs (WORKER-1)");
         }
         self.has_more()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    /// What such a thread leaves in its executor is not at home on a later thread, where tasks of that executor could overlap.
+    #[test]
+    fn a_thread_has_no_number_of_one_that_has_ended() {
+        let numbers = || (thread_number(), thread_number());
+        let mut before = thread_number();
+        for _ in 0..100 {
+            let (number, again) = thread::spawn(numbers).join().expect("no panic");
+            assert!(before < number && number == again, "{number} after {before}");
+            before = number;
+        }
     }
 }
