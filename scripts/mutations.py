@@ -833,6 +833,8 @@ MUTATIONS = [
      "let Position::Delayed(key) = self.task.job.position().get() else {", "let (Position::Delayed(key), false) = (self.task.job.position().get(), true) else {", models("loops")),
     ("loop: an earlier deadline waits for the old one", "src/message_loop/inbox.rs",
      "        Some(self.claim_wake(&mut inbox, Some(deadline)))", "        Some(false)", models("loops")),
+    ("loop: one that is gone keeps what is dropped elsewhere", "src/message_loop/inbox.rs",
+     "        inbox.discarded = None;\n", "", TESTS + ["--lib", "inbox"]),
     ("loop: an earlier deadline wakes nobody", "src/message_loop/inbox.rs",
      "    fn has_moved(&self, _position: &AtomicPosition) {\n        self.wake_if(true);", "    fn has_moved(&self, _: &AtomicPosition) {", models("loops")),
     ("loop: a place that is free runs", "src/message_loop/inbox.rs",

@@ -92,8 +92,9 @@ struct Inbox {
     /// All delayed tasks, by deadline, and at equal deadlines in the order of posting. `None` keeps the place of an
     /// immediate task that was reset to this time, until its turn comes.
     delayed: Wheel<Option<QueuedTask>>,
-    /// Entries of the local table that the loop's thread has to drop (LOCAL-1).
-    discarded: Vec<u64>,
+    /// Entries of the local table that the loop's thread has to drop (LOCAL-1). `None` once the loop is gone: it drops all that are
+    /// left, and looks at no number any more.
+    discarded: Option<Vec<u64>>,
     /// Whether the loop has to be woken, and for what. Each of the `wakers` is called then. A loop that is asleep and not
     /// run has `false` there (INBOX-2).
     sleep: SleepState<Instant, bool>,
@@ -182,7 +183,7 @@ impl Shared {
         let inbox = Inbox {
             immediate: VecDeque::new(),
             delayed: Wheel::with_granularity(BUCKETS, GRANULARITY, Epoch::START),
-            discarded: Vec::new(),
+            discarded: Some(Vec::new()),
             sleep: SleepState::Asleep(None, false),
             quit: Quit::No,
             cancelled: 0,
@@ -303,10 +304,9 @@ impl Shared {
         self.pressure.hold_back(|| Flow { ahead: self.inbox().ahead(), passed: passed() });
     }
 
-    /// Has an entry of the local table dropped by the loop's thread. A loop that is gone has dropped all of them, and looks at
-    /// no number any more.
+    /// Has an entry of the local table dropped by the loop's thread.
     pub(super) fn discard(&self, number: u64) {
-        self.tell(|inbox| inbox.discarded.push(number));
+        self.tell(|inbox| inbox.discarded.iter_mut().for_each(|discarded| discarded.push(number)));
     }
 
     /// Tells the loop to quit, unless it was told something stricter before.
@@ -367,7 +367,7 @@ impl Shared {
         seen.is_asleep.set(false);
         seen.quit.set(inbox.quit);
         seen.first.set(inbox.look(self.epoch));
-        std::mem::take(&mut inbox.discarded)
+        inbox.discarded.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// Takes out the first delayed task, if it may start at this reading of the clock. If there is none, the one that was
@@ -416,6 +416,7 @@ impl Shared {
     /// takes no posts any more, so nothing comes in after this (INBOX-3).
     pub(super) fn take_all(&self) -> Vec<QueuedTask> {
         let mut inbox = self.inbox();
+        inbox.discarded = None;
         let mut all = Vec::from(std::mem::take(&mut inbox.immediate));
         // The wheel gives them out in no order.
         let mut delayed = inbox.delayed.take_all();
@@ -437,7 +438,8 @@ impl Shared {
             return;
         }
         let mut inbox = self.inbox();
-        let is_told = inbox.discarded.is_empty() && inbox.quit == seen.quit.get();
+        let is_told =
+            inbox.discarded.as_ref().is_none_or(Vec::is_empty) && inbox.quit == seen.quit.get();
         assert!(self.has_changed() || is_told, "a lost hint (INBOX-5)");
         let is_empty = inbox.immediate.is_empty() && inbox.delayed.is_empty();
         let is_over = is_empty && inbox.quit == Quit::Now;
@@ -527,5 +529,20 @@ impl Owner for Shared {
 
     fn repeats(&self) -> bool {
         self.quit_state().takes_posts()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::super::MessageLoop;
+
+    #[test]
+    fn a_loop_that_is_gone_keeps_no_number_of_a_local_task_that_is_dropped_elsewhere() {
+        let looper = MessageLoop::prepare().expect("no other one");
+        let shared = looper.runner().shared;
+        shared.discard(1);
+        drop(looper);
+        (0..1000).for_each(|number| shared.discard(number));
+        assert!(shared.inbox().discarded.is_none());
     }
 }

@@ -369,10 +369,10 @@ impl LoopCore {
             return;
         }
         self.shared.quit(Quit::Now);
+        self.drain_inbox(); // what was to be dropped before; and the loop is awake from here on (INBOX-2)
         // The tasks first, because the tickets among them drop their closures in the order in which they would have run. (Those
         // of a loop that was leaked are dropped below, when its thread ends.)
         let incoming = self.shared.take_all();
-        self.drain_inbox(); // what was to be dropped before; and the loop is awake from here on (INBOX-2)
         let Tasks { immediate, deferred } = std::mem::take(&mut *self.tasks.borrow_mut());
         let pending = deferred.into_iter().chain(immediate).chain(incoming);
         pending.for_each(|task| task.job.withdraw());
