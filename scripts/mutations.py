@@ -260,6 +260,8 @@ MUTATIONS = [
      TESTS + ["--lib", "takes_no_note"]),
     ("a leftover runs inside of its own run", "src/scheduler/leftovers.rs",
      "self.task.filter(|task| task.is_in_run) else", "self.task.filter(|_| false) else", tests("end_of_life::s29_s31_end_of_life")),
+    ("a leftover that waits for its own run counts as started", "src/scheduler/leftovers.rs",
+     "            return false; // that run may", "            return true; // that run may", tests("end_of_life::s29_s31_end_of_life")),
     ("an unwanted series is dropped in its run", "src/engine/run.rs",
      "if !task.is_in_run || self.termination.decide(task.key, Box::new(drop_it)).is_err() {", "_ = drop_it;\n            if true {",
      tests("end_of_life::s29_s31_end_of_life", "end_of_life::s20_s24_shutdown")),

@@ -177,7 +177,8 @@ impl Leftovers {
     }
 
     /// Runs all of them on the calling thread, in order. A repeating task runs once. If one panics, the panic is
-    /// reported to the scheduler's `on_panic`, and the rest still run. Returns how many runs were started.
+    /// reported to the scheduler's `on_panic`, and the rest still run. Returns how many runs were started. A series whose run is
+    /// still in progress does not count: it runs after that, as [`PendingTask::run`] says.
     pub fn run_all(self) -> usize {
         self.into_iter().map(PendingTask::start).filter(|was_started| *was_started).count()
     }
@@ -283,12 +284,10 @@ impl PendingTask {
         self.start();
     }
 
-    /// Like [`run`](PendingTask::run). Returns false if the task was cancelled before.
+    /// Like [`run`](PendingTask::run). Returns false if the task was cancelled before, or if it has to wait for the end of its run.
     fn start(mut self) -> bool {
-        // Looked up first: after the deferral the thread of the run may end the task at any time.
-        let is_still_to_run = self.task.is_some_and(|task| task::goes_on(task.key));
         if self.defer_while_in_run(|task| _ = task.start()) {
-            return is_still_to_run;
+            return false; // that run may be the last one: it may break, panic, or be cancelled
         }
         let due = self.due();
         let Some(task) = self.task.take() else { return false };

@@ -332,7 +332,7 @@ impl Scheduler {
     }
 
     /// Closes the scheduler, and then runs the tasks that have not started, on the calling thread. A repeating task runs
-    /// once. Returns how many runs were started.
+    /// once. Returns how many runs were started, as [`Leftovers::run_all`] counts them.
     ///
     /// # Errors
     ///

@@ -392,6 +392,33 @@ fn s29_a_series_returned_inside_its_own_run_starts_after_that_run() {
     }
 }
 
+/// Nobody can tell in a run whether there is another one after it.
+#[test]
+fn s22_a_series_that_runs_the_leftovers_in_its_own_run_does_not_count() {
+    for goes_on in [false, true] {
+        let keeper = Keeper::default();
+        let scheduler = over(keeper.clone());
+        scheduler.schedule_once(HOUR, || ()).expect("open");
+        let (inside, mut is_first) = (scheduler.clone(), true);
+        let (tell, told) = mpsc::channel();
+        let work = move || {
+            if std::mem::take(&mut is_first) {
+                let started = inside.close_and_run().expect("it does not wait for itself");
+                tell.send((started, inside.stats().fired())).expect("the test waits");
+            }
+            if goes_on { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        };
+        scheduler.schedule_repeatedly(Duration::ZERO, HOUR, work).expect("open");
+        keeper.next().run();
+        assert_eq!(
+            told.recv(),
+            Ok((1, 2)),
+            "of the two that are fired, one is the series' own run"
+        );
+        assert_eq!(scheduler.stats().fired(), if goes_on { 3 } else { 2 });
+    }
+}
+
 /// Its deadline is no estimate any more, so the leftovers are in order by it.
 #[test]
 fn s29_a_series_that_is_reset_in_its_run_is_returned_where_it_is_due() {
