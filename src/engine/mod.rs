@@ -307,7 +307,10 @@ impl Filing<'_> {
         // costs to file the entry, and to sweep it later. Otherwise a look is wasted, and takes the holder's cache line
         // from its owner.
         if is_stale || self.looks && !is_live(entry) {
-            self.earliest = self.earliest.min(entry.moment());
+            // One that was due at once says nothing of the next ones, and would end what an earlier one says.
+            if entry.moment() < self.earliest && !entry.is_due_now() {
+                self.earliest = entry.moment();
+            }
             return;
         }
         if self.incoming.len() == self.incoming.capacity() {
@@ -328,7 +331,7 @@ impl Filing<'_> {
             if self.looks {
                 incoming.retain(|entry| {
                     let is_live = is_live(*entry);
-                    if !is_live {
+                    if !is_live && !entry.is_due_now() {
                         self.earliest = self.earliest.min(entry.moment());
                     }
                     is_live

@@ -733,16 +733,21 @@ fn s07_a_thread_that_finds_a_timeout_cancelled_sleeps_as_if_it_were_not() {
     cancelled_at(soon + MILLI * 10);
     scheduler.schedule_once(Duration::ZERO, || ()).expect("open");
     assert_eq!(turn(), Some(soon), "what came after it does not count");
+    cancelled_at(start);
+    cancelled_at(soon + MILLI * 10);
+    assert_eq!(turn(), Some(soon), "nor does one that was due, and was cancelled in time");
     cancelled_at(sooner);
     cancelled_at(soon + MILLI * 10);
     assert_eq!(turn(), Some(sooner), "also if a later filing of its slot came right behind it");
     clock.advance(MILLI * 5);
     assert!(turn().is_none_or(|until| until > sooner), "once is enough");
     let many = clock.now() + MILLI * 20;
-    let task = |n| scheduler.schedule_at(many + MILLI * n, || ()).expect("open");
-    let handles: Vec<_> = (0..32).map(task).collect();
-    assert!(handles.iter().all(tickwheel::Cancellable::cancel));
-    assert_eq!(turn(), Some(many), "also if most of a batch were cancelled");
+    for first in [many, clock.now()] {
+        let task = |n| scheduler.schedule_at(first + MILLI * n, || ()).expect("open");
+        let handles: Vec<_> = (0..32).map(|n| task(if first == many { n } else { 0 })).collect();
+        assert!(handles.iter().all(tickwheel::Cancellable::cancel));
+        assert_eq!(turn(), Some(many), "also if most of a batch were cancelled");
+    }
     drop(go);
 }
 
