@@ -37,8 +37,10 @@ pub use thread_pool::ThreadPool;
 /// A task that is refused is not lost (S18). From then on the executor's tasks wait in a queue of their own, in order
 /// of deadline, and delay no other executor's tasks (S30). After a tick the executor is asked again, with one task. If
 /// it takes that task it is offered more, until the queue is empty. Otherwise the pause grows, to 100 ms at most, or to
-/// 25 ms while the executor takes a few tasks each time. An executor that takes many is asked more often. An executor
-/// that will never run anything again says so by [`Rejected::for_good`].
+/// 25 ms while the executor takes a few tasks each time. An executor that takes many is asked more often. So a queue with
+/// room for fewer than eight tasks may get no more than forty times that a second, however fast they run: give a bounded
+/// queue room for what its threads run in 25 ms. An executor that will never run anything again says so by
+/// [`Rejected::for_good`].
 ///
 /// A channel is an executor: `mpsc::Sender<DueTask>`, or `mpsc::SyncSender<DueTask>`, which refuses while it is full. When
 /// its receiver is gone it refuses for good, so a close returns the tasks.
