@@ -55,7 +55,6 @@ impl<K, V> Items<K, V> {
     /// `start` is the moment from which on deadlines are expected.
     pub(super) fn new(start: Moment) -> Items<K, V> {
         let wheel = Wheel::with_granularity(BUCKETS, GRANULARITY, start.0);
-        let wheel = wheel.in_one_page(); // many shards have few values each
         Items { wheel, table: Table::default(), head: Moment::NEVER, is_closed: false }
     }
 

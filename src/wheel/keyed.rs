@@ -20,7 +20,7 @@ use core::num::NonZeroU64;
 
 use super::buckets::Buckets;
 use super::chain::Timed;
-use super::slots::{self, Slot, Slots};
+use super::slots::{Slot, Slots};
 use crate::clock::tick::Tick;
 use crate::platform::cpu::prefetch;
 use crate::platform::impls::impl_debug;
@@ -170,7 +170,7 @@ impl<T> Wheel<T> {
         let reached = Tick(now.div_ceil(granularity.get()));
         Wheel {
             buckets: Buckets::new(size, granularity, reached),
-            slots: Slots::new(slots::PAGES),
+            slots: Slots::new(),
             len: 0,
             ready: VecDeque::new(),
             behind: BinaryHeap::new(),
@@ -179,12 +179,6 @@ impl<T> Wheel<T> {
             next_order: 0,
             size,
         }
-    }
-
-    /// Returns an empty wheel that keeps the memory of a peak until the last value has gone, and is faster for it.
-    pub(crate) fn in_one_page(mut self) -> Wheel<T> {
-        self.slots = Slots::new(slots::ONE_PAGE);
-        self
     }
 
     /// Returns the tick that the wheel has been advanced to.

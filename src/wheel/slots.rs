@@ -15,11 +15,9 @@
 use alloc::vec::Vec;
 use core::iter;
 
-/// A page has at most 1024 slots.
-pub(super) const PAGES: u32 = 10;
-
-/// A million slots are in one page, so the memory of a peak goes back when the last value has gone.
-pub(super) const ONE_PAGE: u32 = 20;
+/// The most slots of a page, and the binary logarithm of that.
+const PAGE: u32 = 1 << PAGE_BITS;
+const PAGE_BITS: u32 = 10;
 
 /// When a slot of an empty page has had so many generations or filings, the number of the page is not used again.
 const WORN: u32 = u32::MAX / 4 * 3;
@@ -36,8 +34,6 @@ pub(super) struct Slots<T> {
     open: Vec<u32>,
     /// The page that was emptied last. No other empty page has slots.
     spare: u32,
-    /// The binary logarithm of the most slots of a page.
-    page_bits: u32,
 }
 
 struct Page<T> {
@@ -68,6 +64,12 @@ impl<T> Slot<T> {
     }
 }
 
+/// Takes the number of a slot apart, into the number of its page and its offset there.
+#[inline]
+fn parts(slot: u32) -> (usize, usize) {
+    ((slot / PAGE) as usize, (slot % PAGE) as usize)
+}
+
 impl<T> Page<T> {
     fn new() -> Page<T> {
         Page { slots: Vec::new(), free: NONE, taken: 0, start: 0 }
@@ -75,22 +77,10 @@ impl<T> Page<T> {
 }
 
 impl<T> Slots<T> {
-    /// Returns no slots, in pages of at most so many binary digits.
-    pub(super) fn new(page_bits: u32) -> Slots<T> {
+    /// Returns no slots.
+    pub(super) fn new() -> Slots<T> {
         let (first, more, open) = (Page::new(), Vec::new(), alloc::vec![0]);
-        Slots { first, more, open, spare: NONE, page_bits }
-    }
-
-    /// Takes the number of a slot apart, into the number of its page and its offset there.
-    #[inline]
-    fn parts(&self, slot: u32) -> (usize, usize) {
-        ((slot >> self.page_bits) as usize, (slot & (self.most() - 1)) as usize)
-    }
-
-    /// Returns the most slots of a page.
-    #[inline]
-    fn most(&self) -> u32 {
-        1 << self.page_bits
+        Slots { first, more, open, spare: NONE }
     }
 
     #[inline]
@@ -116,7 +106,6 @@ impl<T> Slots<T> {
     #[inline]
     pub(super) fn insert(&mut self, deadline: u64, order: u64, value: T) -> (u32, u32, u32) {
         let number = self.open.last().copied().unwrap_or_else(|| self.add_page());
-        let (page_bits, most) = (self.page_bits, self.most());
         let page = self.page_mut(number as usize).expect("an open page is one of them");
         let offset = if page.free == NONE {
             let (generation, deadline) = (page.start, u64::from(NONE));
@@ -129,9 +118,9 @@ impl<T> Slots<T> {
         page.free = slot.deadline as u32;
         slot.filing = slot.filing.wrapping_add(1);
         (slot.deadline, slot.order, slot.value) = (deadline, order, Some(value));
-        let names = (number << page_bits | offset as u32, slot.generation, slot.filing);
+        let names = (number << PAGE_BITS | offset as u32, slot.generation, slot.filing);
         page.taken += 1;
-        if page.taken == most {
+        if page.taken == PAGE {
             self.open.pop();
         }
         names
@@ -140,7 +129,7 @@ impl<T> Slots<T> {
     #[cold]
     fn add_page(&mut self) -> u32 {
         let number = u32::try_from(self.more.len() + 1).ok();
-        let number = number.filter(|number| *number < u32::MAX >> self.page_bits);
+        let number = number.filter(|number| *number < u32::MAX / PAGE);
         let number = number.expect("fewer than four thousand million values");
         self.more.push(Page::new());
         self.open.push(number);
@@ -152,7 +141,7 @@ impl<T> Slots<T> {
     /// Takes the value out of its slot, and frees the slot. Returns `None` if a later value is there, or none.
     #[inline]
     pub(super) fn take(&mut self, slot: u32, generation: u32) -> Option<T> {
-        let ((number, offset), most) = (self.parts(slot), self.most());
+        let (number, offset) = parts(slot);
         let page = self.page_mut(number)?;
         let slot = page.slots.get_mut(offset)?;
         if slot.generation != generation {
@@ -163,7 +152,7 @@ impl<T> Slots<T> {
         slot.generation = next;
         slot.deadline = u64::from(page.free);
         page.free = offset as u32;
-        let was_full = page.taken == most;
+        let was_full = page.taken == PAGE;
         page.taken -= 1;
         let is_empty = page.taken == 0;
         if was_full || is_empty {
@@ -172,20 +161,17 @@ impl<T> Slots<T> {
         Some(value)
     }
 
-    /// Notes that a page was full, and has room now, or that it has become empty. A small page that is empty is kept as the
-    /// spare one, and the one before goes back. A large page goes back at once.
+    /// Notes that a page was full, and has room now, or that it has become empty. An empty page is kept as the spare one, and
+    /// the one before goes back.
     #[cold]
     fn note(&mut self, number: u32, was_full: bool) {
         if was_full {
             self.open.push(number);
             return;
         }
-        let page = self.page(number as usize);
-        let is_small = page.is_some_and(|page| page.slots.len() <= 1 << PAGES);
-        let before = if is_small { core::mem::replace(&mut self.spare, number) } else { number };
-        let most = self.most();
+        let before = core::mem::replace(&mut self.spare, number);
         let Some(page) = self.page_mut(before as usize) else { return };
-        if page.taken > 0 || is_small && before == number {
+        if page.taken > 0 || before == number {
             return;
         }
         page.free = NONE;
@@ -194,24 +180,24 @@ impl<T> Slots<T> {
         }
         // Its numbers will be used up soon.
         if page.start > WORN {
-            page.taken = most;
+            page.taken = PAGE;
             self.open.retain(|open| *open != before);
         }
     }
 
     pub(super) fn get(&self, slot: u32) -> Option<&Slot<T>> {
-        let (number, offset) = self.parts(slot);
+        let (number, offset) = parts(slot);
         self.page(number)?.slots.get(offset)
     }
 
     pub(super) fn get_mut(&mut self, slot: u32) -> Option<&mut Slot<T>> {
-        let (number, offset) = self.parts(slot);
+        let (number, offset) = parts(slot);
         self.page_mut(number)?.slots.get_mut(offset)
     }
 
     /// Returns all slots that hold a value, with their numbers.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Slot<T>)> {
-        let pages = (0..).step_by(self.most() as usize).zip(self.pages());
+        let pages = (0..).step_by(PAGE as usize).zip(self.pages());
         let all = pages.flat_map(|(first, page)| (first..).zip(&page.slots));
         all.filter(|(_, slot)| slot.value.is_some())
     }
@@ -221,7 +207,7 @@ impl<T> Slots<T> {
         assert_eq!(self.iter().count(), len, "the number of values");
         let mut open = self.open.clone();
         open.sort_unstable();
-        let have_room = (0..).zip(self.pages()).filter(|(_, page)| page.taken < self.most());
+        let have_room = (0..).zip(self.pages()).filter(|(_, page)| page.taken < PAGE);
         assert!(have_room.map(|(number, _)| number).eq(open), "pages with room are listed once");
         for (number, page) in (0..).zip(self.pages()) {
             let (mut free, mut next) = (0, page.free);
@@ -243,10 +229,10 @@ impl<T> Slots<T> {
 mod tests {
     use super::*;
 
-    const PAGE: usize = 1 << PAGES;
+    const PAGE: usize = super::PAGE as usize;
 
     fn filled(count: usize) -> (Slots<usize>, Vec<(u32, u32)>) {
-        let mut slots = Slots::new(PAGES);
+        let mut slots = Slots::new();
         let keys = (0..count).map(|value| {
             let (slot, generation, _) = slots.insert(0, 0, value);
             (slot, generation)
@@ -301,17 +287,6 @@ mod tests {
             assert_eq!(slots.more[0].slots.as_ptr(), page);
             slots.check_invariants(PAGE + 1);
         }
-    }
-
-    #[test]
-    fn a_page_that_holds_all_goes_back_when_the_last_value_has_gone() {
-        let mut slots = Slots::new(ONE_PAGE);
-        let keys: Vec<_> = (0..10 * PAGE).map(|value| slots.insert(0, 0, value)).collect();
-        for (slot, generation, _) in keys {
-            assert!(room(&slots) > 0 && slots.take(slot, generation).is_some());
-        }
-        slots.check_invariants(0);
-        assert_eq!(room(&slots), 0);
     }
 
     /// The page that is worn was opened before another one.
