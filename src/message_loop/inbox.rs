@@ -357,6 +357,7 @@ impl Shared {
         self.changed.store(false, Ordering::Relaxed);
         inbox.sleep = SleepState::Awake;
         if immediate.is_empty() {
+            immediate.shrink_to(SMALL); // or the memory of a peak would go back and forth between the two
             std::mem::swap(immediate, &mut inbox.immediate);
             inbox.cancelled = 0;
         }

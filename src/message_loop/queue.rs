@@ -30,13 +30,6 @@ impl QueuedTask {
 /// Memory for this many tasks is never given back.
 pub(super) const SMALL: usize = 1024;
 
-/// Gives back the memory that a peak has left.
-pub(super) fn give_back(tasks: &mut VecDeque<QueuedTask>) {
-    if tasks.is_empty() && tasks.capacity() > SMALL {
-        *tasks = VecDeque::new();
-    }
-}
-
 #[derive(Default)]
 pub(super) struct Tasks {
     /// The tasks that have their turns next.
@@ -50,7 +43,9 @@ impl Tasks {
     pub(super) fn pop(&mut self, is_nested: bool) -> Option<QueuedTask> {
         if !is_nested && !self.deferred.is_empty() {
             let first = self.deferred.pop_front();
-            give_back(&mut self.deferred);
+            if self.deferred.is_empty() {
+                self.deferred.shrink_to(SMALL); // after a peak
+            }
             return first;
         }
         while let Some(task) = self.immediate.pop_front() {

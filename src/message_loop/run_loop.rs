@@ -19,7 +19,7 @@ use std::time::Instant;
 use super::inbox::Shared;
 use super::looper::NotBound;
 use super::turn::{self, LoopCore};
-use crate::platform::sync::{AtomicBool, Ordering};
+use crate::platform::sync::{Mutex, lock};
 
 /// One run of the calling thread's loop, with a [`QuitHandle`] of its own. A task that runs a `RunLoop` nests it, and
 /// can wait for something while the loop goes on.
@@ -48,7 +48,7 @@ use crate::platform::sync::{AtomicBool, Ordering};
 #[derive(Debug)]
 pub struct RunLoop {
     core: Rc<LoopCore>,
-    quit: Arc<RunQuit>,
+    quit: RunQuit,
 }
 
 impl RunLoop {
@@ -59,7 +59,7 @@ impl RunLoop {
     /// [`NotBound`] if the thread has no loop.
     pub fn new() -> Result<RunLoop, NotBound> {
         let core = turn::current().ok_or(NotBound)?;
-        Ok(RunLoop { core, quit: Arc::default() })
+        Ok(RunLoop { core, quit: RunQuit::default() })
     }
 
     /// Runs the loop until this run, or the loop, is told to quit.
@@ -80,37 +80,30 @@ impl RunLoop {
 #[derive(Clone, Debug)]
 pub struct QuitHandle {
     shared: Arc<Shared>,
-    quit: Arc<RunQuit>,
+    quit: RunQuit,
 }
 
 impl QuitHandle {
     /// Ends the run after the present task. A run that has not begun will return at once.
     pub fn quit(&self) {
-        // Before the lock that `notify` takes, so a loop that goes to sleep has seen it, or is woken.
-        self.quit.now.store(true, Ordering::Relaxed);
+        // Before `notify`, so a loop that goes to sleep has seen it, or is woken.
+        lock(&self.quit).tighten(Quit::Now);
         self.shared.notify();
     }
 
     /// Ends the run as soon as nothing is due.
     pub fn quit_when_idle(&self) {
-        self.quit.when_idle.store(true, Ordering::Relaxed);
+        lock(&self.quit).tighten(Quit::WhenIdle);
         self.shared.notify();
     }
 }
 
-/// How one run was told to quit.
-///
-/// Relaxed suffices for both flags. A thread that sets one locks the inbox afterwards, in `notify`. The loop reads the
-/// flags first, and then locks the inbox, in `rest`. If `notify` came before, the loop finds `changed` set
-/// there, and takes another turn. If it comes later, the waker makes the loop do so. In that turn it reads the flags
-/// again, and sees what was set.
-#[derive(Debug, Default)]
-pub(super) struct RunQuit {
-    pub(super) now: AtomicBool,
-    pub(super) when_idle: AtomicBool,
-}
+/// How one run was told to quit: `WhenIdle`, `Now`, or not yet. A thread that changes it locks the inbox afterwards, in
+/// `notify`. The loop looks at it first, and then locks the inbox, in `rest`. If `notify` came before, the loop finds
+/// `changed` set there, and takes another turn. If it comes later, the waker makes the loop do so.
+pub(super) type RunQuit = Arc<Mutex<Quit>>;
 
-/// How a loop was told to quit: which tasks may still start, and whether the loop takes posts.
+/// How a loop, or one run of it, was told to quit: which tasks may still start, and whether the loop takes posts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Quit {
     #[default]

@@ -23,13 +23,13 @@ use super::inbox::{OutOfQueue, Seen, Shared};
 use super::local::LocalTable;
 use super::looper::Next;
 use super::pump::{Delegate, MessagePump};
-use super::queue::{QueuedTask, Tasks, give_back};
+use super::queue::{QueuedTask, Tasks};
 use super::run_loop::{Quit, RunQuit};
 use crate::Repeat;
 use crate::job::{Owner, Ran};
 use crate::platform::impls::impl_debug;
 use crate::platform::panics::caught;
-use crate::platform::sync::{AtomicBool, thread_local};
+use crate::platform::sync::{lock, thread_local};
 
 /// How many cancelled tasks one call skips at most.
 const MAX_SKIPPED: usize = 64;
@@ -63,7 +63,7 @@ pub(super) struct LoopCore {
 /// What calls the delegate's methods in a run.
 enum ActiveRun {
     /// The pump. The run may be told to quit alone.
-    Pump(Option<Arc<RunQuit>>),
+    Pump(Option<RunQuit>),
     UntilIdle,
     /// One `turn`, whose caller waits after it.
     Turn,
@@ -87,7 +87,7 @@ impl LoopCore {
     // ----- runs ----------------------------------------------------------------------------
 
     /// Has the pump run the loop until this run ends.
-    pub(super) fn run(&self, quit: Option<Arc<RunQuit>>) {
+    pub(super) fn run(&self, quit: Option<RunQuit>) {
         self.in_run(ActiveRun::Pump(quit), || self.pump.run(self));
     }
 
@@ -172,7 +172,7 @@ impl Delegate for LoopCore {
             return true; // the inbox was drained since, for example for a quit
         }
         let is_until_idle = matches!(self.runs.borrow().last(), Some(ActiveRun::UntilIdle));
-        let ends = is_until_idle || self.was_told(|run| &run.when_idle);
+        let ends = is_until_idle || self.was_told(Quit::WhenIdle);
         if self.seen.quit.get() == Quit::No && !ends {
             let goes_on = self.run_idle_handlers() || !self.shared.rest(&self.seen);
             self.shared.check_invariants(&self.seen, self.is_closed.get());
@@ -222,11 +222,11 @@ impl LoopCore {
         true
     }
 
-    /// Returns true if the innermost run itself was told to quit in that way.
-    fn was_told(&self, how: fn(&RunQuit) -> &AtomicBool) -> bool {
+    /// Returns true if the innermost run itself was told to quit in that way, or a stricter one.
+    fn was_told(&self, how: Quit) -> bool {
         let runs = self.runs.borrow();
         let Some(ActiveRun::Pump(Some(quit))) = runs.last() else { return false };
-        how(quit).load(Ordering::Relaxed)
+        *lock(quit) >= how
     }
 
     /// Tells the pump if the innermost run has to end without anything more, and returns true then.
@@ -236,7 +236,7 @@ impl LoopCore {
         if self.seen.is_asleep.get() || self.shared.has_changed() {
             self.drain_inbox();
         }
-        let quits = self.seen.quit.get() == Quit::Now || self.was_told(|run| &run.now);
+        let quits = self.seen.quit.get() == Quit::Now || self.was_told(Quit::Now);
         if quits {
             self.end_innermost_run();
         }
@@ -257,8 +257,6 @@ impl LoopCore {
     fn drain_inbox(&self) -> bool {
         loop {
             let mut tasks = self.tasks.borrow_mut();
-            // Before the two tables are exchanged, or the memory of a peak would go back and forth between them.
-            give_back(&mut tasks.immediate);
             let discarded = self.shared.drain(&mut tasks.immediate, &self.seen);
             let has_immediate = !tasks.immediate.is_empty();
             drop(tasks);

@@ -257,9 +257,7 @@ impl SerialQueue {
     fn refill(&self, outgoing: &mut Outgoing) -> bool {
         if outgoing.tasks.is_empty() {
             let mut state = self.state();
-            if outgoing.tasks.capacity() > SMALL.max(8 * state.incoming.len()) {
-                outgoing.tasks = VecDeque::new(); // after a peak
-            }
+            outgoing.tasks.shrink_to(SMALL.max(8 * state.incoming.len())); // after a peak
             std::mem::swap(&mut state.incoming, &mut outgoing.tasks);
             if cfg!(debug_assertions) {
                 self.check_invariants(outgoing, &state);
