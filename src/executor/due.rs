@@ -179,32 +179,31 @@ impl DueTask {
         }
     }
 
+    /// Returns the task of a scheduler below all layers, or else the deadline and the name of one that belongs to none.
+    fn innermost(&self) -> Result<&Scheduled, (Instant, &'static str)> {
+        match &self.0 {
+            Inner::Scheduled(task) => Ok(task),
+            Inner::Standalone { deadline, name, .. } => Err((*deadline, name)),
+            Inner::Wrapped { task, .. } => task.innermost(),
+        }
+    }
+
     /// Returns the instant at which the task was due.
     pub fn deadline(&self) -> Instant {
-        match &self.0 {
-            Inner::Scheduled(task) => task.origin.owner.instant(task.entry.moment()),
-            Inner::Standalone { deadline, .. } => *deadline,
-            Inner::Wrapped { task, .. } => task.deadline(),
-        }
+        let of_scheduled = |it: &Scheduled| it.origin.owner.instant(it.entry.moment());
+        self.innermost().map_or_else(|(deadline, _)| deadline, of_scheduled)
     }
 
     /// Returns how long ago the task was due, on its scheduler's clock. Returns zero if that clock panics.
     pub fn lateness(&self) -> Duration {
-        let now = match &self.0 {
-            Inner::Scheduled(task) => task.origin.owner.now(),
-            Inner::Wrapped { task, .. } => return task.lateness(),
-            Inner::Standalone { .. } => Some(Instant::now()),
-        };
+        let now =
+            self.innermost().map_or_else(|_| Some(Instant::now()), |it| it.origin.owner.now());
         now.map_or(Duration::ZERO, |now| now.saturating_duration_since(self.deadline()))
     }
 
     /// Returns true if this is one run of a series.
     pub fn is_repeating(&self) -> bool {
-        match &self.0 {
-            Inner::Scheduled(task) => task.entry.is_series(),
-            Inner::Wrapped { task, .. } => task.is_repeating(),
-            Inner::Standalone { .. } => false,
-        }
+        self.innermost().is_ok_and(|task| task.entry.is_series())
     }
 
     /// Returns the type name of the task's closure, which tells where it was written. If the task has started or was
@@ -218,13 +217,9 @@ impl DueTask {
     /// assert!(task.name().ends_with("main::{{closure}}"), "{}", task.name());
     /// ```
     pub fn name(&self) -> &'static str {
-        match &self.0 {
-            Inner::Scheduled(task) => {
-                task.origin.owner.name(task.entry).unwrap_or("a task that is over")
-            }
-            Inner::Standalone { name, .. } => name,
-            Inner::Wrapped { task, .. } => task.name(),
-        }
+        let of_scheduled = |it: &Scheduled| it.origin.owner.name(it.entry);
+        let name = self.innermost().map_or_else(|(_, name)| Some(name), of_scheduled);
+        name.unwrap_or("a task that is over")
     }
 }
 
