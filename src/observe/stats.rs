@@ -73,25 +73,18 @@ const STEPS_BITS: u32 = 2;
 const STEPS: u64 = 1 << STEPS_BITS;
 const BINS: usize = 64 * STEPS as usize;
 
-/// Returns the bin of a value. Values below `STEPS` have a bin each, larger ones share.
+/// Returns the bin of a value. Values below `2 * STEPS` have a bin each, larger ones share.
 #[inline]
 fn bin_of(nanos: u64) -> usize {
-    if nanos < STEPS {
-        return nanos as usize;
-    }
-    let doubling = nanos.ilog2() - STEPS_BITS;
-    let step = (nanos >> doubling) - STEPS;
-    ((u64::from(doubling) + 1) * STEPS + step) as usize
+    let doubling = (nanos | STEPS).ilog2() - STEPS_BITS;
+    (u64::from(doubling) * STEPS + (nanos >> doubling)) as usize
 }
 
 /// Returns the largest value of a bin.
 fn end_of(bin: usize) -> u64 {
-    let (doubling, step) = (bin as u64 / STEPS, bin as u64 % STEPS);
-    if doubling == 0 {
-        return step;
-    }
-    let width = 1_u64 << (doubling - 1);
-    (STEPS + step).saturating_mul(width).saturating_add(width - 1)
+    let doubling = (bin as u64 / STEPS).saturating_sub(1);
+    let next = (bin as u64 - doubling * STEPS + 1) << doubling;
+    next.wrapping_sub(1) // the last bin ends with the last value, so `next` is zero there
 }
 
 /// A snapshot of a scheduler's counters.
