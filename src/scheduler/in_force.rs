@@ -136,13 +136,12 @@ impl Here {
 
     /// Returns what decides: the virtual clock, or else the innermost guard of `enter`, or else the innermost `block_on`.
     fn chosen(&self) -> Option<Guarded> {
-        let of = |is_meant: fn(&Guarded) -> bool| {
-            self.guards.iter().map(|(_, guarded)| guarded).rfind(|guarded| is_meant(guarded))
-        };
         let paused = self.paused.as_ref().map(|it| Guarded::Entered(Arc::clone(&it.scheduler)));
-        // A guard of `enter` inside or around a `block_on` was asked for by name, so it counts more.
-        let entered = || of(|guarded| matches!(guarded, Guarded::Entered(_)));
-        paused.or_else(|| entered().or_else(|| of(|_| true)).cloned())
+        // A guard of `enter` inside or around a `block_on` was asked for by name, so it counts more. Of several equal ones,
+        // this finds the last.
+        let is_entered = |guarded: &&Guarded| matches!(guarded, Guarded::Entered(_));
+        let innermost = self.guards.iter().map(|(_, guarded)| guarded).max_by_key(is_entered);
+        paused.or_else(|| innermost.cloned())
     }
 }
 
