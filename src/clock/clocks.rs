@@ -1,11 +1,11 @@
 //! Clocks: the operating system's, and one that a test moves by hand.
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
 pub use crate::clock::parking::Sleeper;
-use crate::clock::tick::{Moment, Times, nanos};
+use crate::clock::tick::{Moment, Times};
 use crate::clock::timeline::{Timeline, short_of_never};
 use crate::platform::impls::{impl_behind, impl_debug};
 use crate::platform::sleep::{PROCESSORS_MAY_DIFFER, boot_time};
@@ -221,14 +221,13 @@ impl ManualClock {
 
     /// Moves the clock forward. If the result would be beyond the range of [`Instant`], the clock does not move.
     pub fn advance(&self, by: Duration) {
-        let mut manual = lock_std(&self.shared);
-        if let Some(later) = manual.now.checked_add(by) {
-            manual.now = short_of_never(later);
-        }
-        Self::wake_all(manual);
+        self.move_to(|now| now.checked_add(by).unwrap_or(now));
     }
 
-    fn wake_all(mut manual: MutexGuard<'_, Manual>) {
+    /// Moves the clock to a time that is told by its present one, and never back.
+    fn move_to(&self, time: impl FnOnce(Instant) -> Instant) {
+        let mut manual = lock_std(&self.shared);
+        manual.now = manual.now.max(short_of_never(time(manual.now)));
         // All of them: each looks at the time by itself, and sleeps again if it is not its own.
         let sleepers = std::mem::take(&mut manual.sleepers);
         drop(manual);
@@ -258,9 +257,7 @@ impl Clock for ManualClock {
     }
 
     fn advance_to(&self, instant: Instant) -> bool {
-        let mut manual = lock_std(&self.shared);
-        manual.now = manual.now.max(short_of_never(instant));
-        Self::wake_all(manual);
+        self.move_to(|_| instant);
         true
     }
 }
@@ -287,17 +284,6 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Takes a clock that `is_system`, or is not.
-    pub(crate) fn new(
-        clock: Box<dyn Clock>,
-        is_system: bool,
-        timeline: Timeline,
-        tick: Duration,
-    ) -> Watch {
-        let is_in_real_time = clock.runs_in_real_time();
-        Watch { clock, timeline, is_in_real_time, has_system_clock: is_system, tick: nanos(tick) }
-    }
-
     /// Returns the present.
     #[inline]
     pub(crate) fn now(&self) -> Moment {

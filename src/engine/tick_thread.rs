@@ -98,7 +98,9 @@ mod tests {
         let bell = Doorbell::new(Some(sleeper.waker()));
         let tick = Duration::from_millis(1);
         let timeline = Timeline::new(Instant::now(), tick).expect("above zero");
-        let watch = Watch::new(Box::new(SystemClock), true, timeline, tick);
+        let (is_in_real_time, has_system_clock) = (true, true);
+        let (clock, tick) = (Box::new(SystemClock), timeline.tick.get());
+        let watch = Watch { clock, timeline, is_in_real_time, has_system_clock, tick };
         let shared = Shared::new(watch, hooks, bell, None, Duration::from_secs(60), true);
         let mut engine = Engine::new(Arc::clone(&shared), Box::new(Inline), Precision::Tick, 64);
         (1..=3).for_each(|delay| schedule(&shared, delay * 1_000).expect("open"));

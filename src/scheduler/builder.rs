@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::{Life, Scheduler};
 use crate::clock::clocks::{Clock, ManualClock, SystemClock, Watch};
 use crate::clock::parking::Sleeper;
+use crate::clock::tick::nanos;
 use crate::clock::timeline::Timeline;
 use crate::engine::shared::Shared;
 use crate::engine::tick_thread;
@@ -15,6 +16,7 @@ use crate::error::BuildError;
 use crate::executor::{DueTask, ExecuteOutcome, Executor, Inline, ThreadPool};
 use crate::observe::{Hooks, Observer, PanicHook, TaskPanic};
 use crate::platform::impls::impl_debug;
+use crate::platform::sync::Mutex;
 use crate::scheduler::driver::{Driver, EngineCell};
 use crate::wake::doorbell::Doorbell;
 
@@ -50,30 +52,26 @@ pub struct Builder {
 impl Builder {
     /// Sets how long a tick is. It must be above zero. A tick of more than 18 years is shortened to that. By default, a
     /// tick is 1 ms.
-    pub fn tick(mut self, tick: Duration) -> Builder {
-        self.tick = tick;
-        self
+    pub fn tick(self, tick: Duration) -> Builder {
+        Builder { tick, ..self }
     }
 
     /// Sets how many buckets the wheel has: a power of two, 4096 by default. With more buckets, fewer tasks have to be
     /// moved before they are due. A bucket takes 32 bytes. At most four million buckets are made.
-    pub fn wheel_size(mut self, buckets: usize) -> Builder {
-        self.wheel_size = buckets;
-        self
+    pub fn wheel_size(self, buckets: usize) -> Builder {
+        Builder { wheel_size: buckets, ..self }
     }
 
     /// Sets whether tasks run at the tick after their deadline (the default), or exactly at their deadline.
-    pub fn precision(mut self, precision: Precision) -> Builder {
-        self.precision = precision;
-        self
+    pub fn precision(self, precision: Precision) -> Builder {
+        Builder { precision, ..self }
     }
 
     /// Sets the executor, which runs the tasks. By default, it is a [`ThreadPool`] of as many threads as the machine
     /// runs at once. [`Inline`] is faster, for tasks that are short. The default of
     /// [`build_driven`](Builder::build_driven) is [`Inline`].
-    pub fn executor(mut self, executor: impl Executor) -> Builder {
-        self.executor = Some(Box::new(executor));
-        self
+    pub fn executor(self, executor: impl Executor) -> Builder {
+        Builder { executor: Some(Box::new(executor)), ..self }
     }
 
     /// Like [`executor`](Builder::executor), for a closure, whose argument then needs no type annotation. It returns
@@ -99,17 +97,15 @@ impl Builder {
 
     /// Sets the clock. By default, it is the system's clock. The default of [`build_driven`](Builder::build_driven) is
     /// a virtual clock, which the driver moves.
-    pub fn clock(mut self, clock: impl Clock) -> Builder {
-        self.clock = Some(chosen(clock));
-        self
+    pub fn clock(self, clock: impl Clock) -> Builder {
+        Builder { clock: Some(chosen(clock)), ..self }
     }
 
     /// Sets the name of the tick thread. By default, it is `tickwheel`.
     ///
     /// The threads of the default executor then have names of their own too: `name-pool-1`, `name-pool-2` and so on.
-    pub fn thread_name(mut self, name: impl Into<String>) -> Builder {
-        self.thread_name = Some(name.into());
-        self
+    pub fn thread_name(self, name: impl Into<String>) -> Builder {
+        Builder { thread_name: Some(name.into()), ..self }
     }
 
     /// Sets how many tasks may be pending at once. A further task is refused with [`Full`](crate::ScheduleError::Full).
@@ -117,15 +113,13 @@ impl Builder {
     ///
     /// A one-shot counts until its run starts, a series until it ends. Without a limit, threads that schedule much
     /// faster than tasks are run are held back for moments: see [Under overload](crate#under-overload).
-    pub fn max_pending(mut self, tasks: usize) -> Builder {
-        self.max_pending = Some(tasks);
-        self
+    pub fn max_pending(self, tasks: usize) -> Builder {
+        Builder { max_pending: Some(tasks), ..self }
     }
 
     /// Sets how long [`Scheduler::close`] waits for the tick thread. By default, it waits for 5 s.
-    pub fn shutdown_timeout(mut self, timeout: Duration) -> Builder {
-        self.shutdown_timeout = timeout;
-        self
+    pub fn shutdown_timeout(self, timeout: Duration) -> Builder {
+        Builder { shutdown_timeout: timeout, ..self }
     }
 
     /// Sets a hook that is called for every panic of a task, of a captured value's `Drop`, of an executor, and of a
@@ -179,7 +173,8 @@ impl Builder {
         // A test whose task panics would pass otherwise.
         self.hooks.are_driven();
         let (engine, mut life) = self.build_engine(clock, executor, Doorbell::new(None), false)?;
-        let (shared, cell) = (Arc::clone(&engine.shared), EngineCell::new(engine));
+        let shared = Arc::clone(&engine.shared);
+        let cell = Arc::new(EngineCell(Mutex::new(Some(Box::new(engine)))));
         life.driven = Arc::downgrade(&cell);
         let scheduler = Scheduler::of_life(life);
         let driver = Driver { shared, cell, scheduler: scheduler.downgrade() };
@@ -188,7 +183,7 @@ impl Builder {
 
     fn build_engine(
         self,
-        (clock, is_system): ChosenClock,
+        (clock, has_system_clock): ChosenClock,
         executor: Box<dyn Executor>,
         bell: Arc<Doorbell>,
         has_a_thread: bool,
@@ -203,7 +198,8 @@ impl Builder {
             Precision::Exact => self.tick.min(Duration::from_millis(1)),
         };
         let timeline = Timeline::new(clock.now(), bucket).ok_or(BuildError::ZeroTick)?;
-        let watch = Watch::new(clock, is_system, timeline, self.tick);
+        let (is_in_real_time, tick) = (clock.runs_in_real_time(), nanos(self.tick));
+        let watch = Watch { clock, timeline, is_in_real_time, has_system_clock, tick };
         let (limit, timeout) = (self.max_pending, self.shutdown_timeout);
         let shared = Shared::new(watch, self.hooks, bell, limit, timeout, has_a_thread);
         let (threads, successor) = (executor.threads(), OnceLock::new());

@@ -62,13 +62,9 @@ pub struct Driver {
 }
 
 /// Holds an engine that has no thread, unless it is being turned.
-pub(super) struct EngineCell(Mutex<Option<Box<Engine>>>);
+pub(super) struct EngineCell(pub(super) Mutex<Option<Box<Engine>>>);
 
 impl EngineCell {
-    pub(super) fn new(engine: Engine) -> Arc<EngineCell> {
-        Arc::new(EngineCell(Mutex::new(Some(Box::new(engine)))))
-    }
-
     /// Calls `work` with the engine. Returns `None` if the engine is out already, because another call has it.
     fn with_engine<R>(&self, work: impl FnOnce(&mut Engine) -> R) -> Option<R> {
         // Taken out, so nothing is locked while tasks run (S11). A call from inside a task finds none.
@@ -104,8 +100,7 @@ fn turn_until_done(engine: &mut Engine) -> Option<Moment> {
 }
 
 impl Driver {
-    /// Does the last turn if a stop has come while the engine was out. A call that does not tell its caller to turn again
-    /// at once ends with this.
+    /// Does the last turn if a stop has come while the engine was out. Each call that takes the engine out ends with this.
     pub(super) fn end_if_stopped(&self) {
         // A stop stores `is_closing` before it looks for the engine. If it has found none, the engine came back after
         // that, under the same lock, so this load sees the store.
@@ -137,9 +132,8 @@ impl Driver {
         if self.shared.is_turned_here() {
             return; // the outer call does that, after its turn
         }
+        // Its caller has put the engine back, and has done all that was due.
         if let Some(panic) = self.shared.hooks.first_panic() {
-            // Only now, when the engine is back and has done all that was due.
-            self.end_if_stopped();
             resume_unwind(panic);
         }
     }
@@ -159,12 +153,6 @@ impl Driver {
     /// after it has handed over all that was due. So a failed `assert!` in a task fails the test. A panic in
     /// [`call_after`](crate::Scheduler::call_after) is told by the future, and not resumed.
     pub fn turn(&self) -> Option<Instant> {
-        let come_back = self.turn_without_panic();
-        self.resume_panic();
-        come_back
-    }
-
-    fn turn_without_panic(&self) -> Option<Instant> {
         let shared = &self.shared;
         let turn = |engine: &mut Engine| {
             // A thread that schedules during the turn need not ring: the turn, or the look at its end, finds its task.
@@ -180,10 +168,10 @@ impl Driver {
             }
             Some(shared.watch.timeline.instant_if_any(at))
         };
-        let Some(come_back) = self.cell.with_engine(turn).flatten() else {
-            return Some(self.reading()); // there is more to do at once
-        };
+        let come_back = self.cell.with_engine(turn).flatten();
         self.end_if_stopped();
+        let come_back = come_back.unwrap_or_else(|| Some(self.reading())); // there is more to do at once
+        self.resume_panic();
         come_back
     }
 
@@ -229,8 +217,6 @@ impl Driver {
                 self.sleep_towards(next, &Sleeper::new());
             }
         }
-        self.end_if_stopped();
-        self.resume_panic();
         usize::try_from(fired() - before).unwrap_or(usize::MAX)
     }
 
@@ -282,7 +268,7 @@ impl Driver {
 
     /// Ends the scheduler, and returns the tasks that were pending.
     pub fn close(self) -> Leftovers {
-        let stopping = Stopping::new(&self.shared);
+        let stopping = Stopping::new(&self.shared, true);
         self.cell.end();
         // Another thread that closes the scheduler may be turning the engine now.
         stopping.wait_timeout(self.shared.termination.timeout).unwrap_or_else(|mut stopping| {

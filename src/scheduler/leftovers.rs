@@ -64,16 +64,13 @@ pub struct Stopping {
 }
 
 impl Stopping {
-    /// Stops a scheduler.
-    pub(super) fn new(shared: &Arc<Shared>) -> Stopping {
-        shared.termination.join(); // before the stop, so that the end finds a taker and keeps the leftovers
-        shared.stop();
-        Stopping { shared: Arc::clone(shared), waiter: None, is_taker: true }
-    }
-
-    /// Makes a `Stopping` that is ready without leftovers, for a scheduler that does not stop.
-    pub(super) fn of_nothing(shared: &Arc<Shared>) -> Stopping {
-        Stopping { shared: Arc::clone(shared), waiter: None, is_taker: false }
+    /// Stops a scheduler, if it stops. Otherwise this is ready without leftovers.
+    pub(super) fn new(shared: &Arc<Shared>, stops: bool) -> Stopping {
+        if stops {
+            shared.termination.join(); // before the stop, so that the end finds a taker and keeps the leftovers
+            shared.stop();
+        }
+        Stopping { shared: Arc::clone(shared), waiter: None, is_taker: stops }
     }
 
     /// Waits for the end without a timeout, and returns the leftovers.

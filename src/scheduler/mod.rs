@@ -349,11 +349,9 @@ impl Scheduler {
     ///
     /// The [global](Scheduler::global) scheduler does not stop. Its `Stopping` is ready at once, without leftovers.
     pub fn stop(&self) -> Stopping {
-        if self.is_global() {
-            return Stopping::of_nothing(self.shared());
-        }
-        let stopping = Stopping::new(self.shared());
-        // A driven engine has no thread that would see the stop. A turn that is under way has the engine, and sees it by itself.
+        let stopping = Stopping::new(self.shared(), !self.is_global());
+        // A driven engine, which the global scheduler never has, has no thread that would see the stop. A turn that is under
+        // way has the engine, and sees it by itself.
         self.service.life.driven.upgrade().iter().for_each(|engine| engine.end());
         stopping
     }
