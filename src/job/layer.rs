@@ -10,7 +10,10 @@ use crate::{Cancellable, Period, Repeat, Request, ScheduleError, TryScheduleErro
 /// What becomes of work: a handle, or the reason why it comes back.
 pub(crate) type Taken<W> = Result<Cancellable, (ScheduleError, W)>;
 
-/// The same of a closure.
+/// The same of a task whose handle alone is wanted: it is dropped if it is refused.
+pub(crate) type Scheduled = Result<Cancellable, ScheduleError>;
+
+/// The same of a closure, which comes back.
 pub(crate) type Given<F> = Result<Cancellable, TryScheduleError<F>>;
 
 /// A worker, a loop or a pool.
@@ -52,11 +55,7 @@ pub(crate) trait Layer {
     }
 
     /// Takes in what came through [`Schedule`](crate::Schedule).
-    fn take_request(
-        &self,
-        name: &'static str,
-        request: Request,
-    ) -> Result<Cancellable, ScheduleError> {
+    fn take_request(&self, name: &'static str, request: Request) -> Scheduled {
         let (deadline, task) = match request {
             Request::After(delay, task) => (self.after(delay), task),
             Request::At(deadline, task) => (Some(deadline), task),

@@ -48,7 +48,7 @@ use crate::platform::panics::{Payload, caught, discard};
 use crate::platform::sync::{AtomicBool, Mutex, Ordering, lock};
 use crate::{Cancel, PanicHook};
 
-pub(crate) use layer::{Given, Layer, Taken};
+pub(crate) use layer::{Given, Layer, Scheduled, Taken};
 pub(crate) use position::{AtomicPosition, Position};
 pub(crate) use work::{NamedOnce, Once, Plan, Series, Work, named};
 

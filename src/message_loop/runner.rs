@@ -9,7 +9,7 @@ use super::local::LocalTaskRunner;
 use super::looper::NotBound;
 use super::run_loop::Quit;
 use super::turn;
-use crate::job::{Given, Layer, Once, Owner, Taken, Work};
+use crate::job::{Given, Layer, Once, Owner, Scheduled, Taken, Work};
 use crate::scheduler::schedule_boxes_by_name;
 use crate::{
     Cancellable, DueTask, Executor, Period, Rejected, RepeatingTask, Request, Schedule,
@@ -268,11 +268,7 @@ impl Schedule for TaskRunner {
         self.shared.now()
     }
 
-    fn schedule_named(
-        &self,
-        name: &'static str,
-        request: Request,
-    ) -> Result<Cancellable, ScheduleError> {
+    fn schedule_named(&self, name: &'static str, request: Request) -> Scheduled {
         self.shared.take_request(name, request)
     }
 }

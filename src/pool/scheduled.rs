@@ -9,7 +9,7 @@ use super::future::ScheduledFuture;
 use super::shared::{QueuedTask, Shared};
 use crate::clock::timeline::after;
 use crate::executor::deadlock::PoolThreads;
-use crate::job::{Layer, Next, Once, Owner, Series, Taken, Work};
+use crate::job::{Layer, Next, Once, Owner, Scheduled, Series, Taken, Work};
 use crate::platform::impls::impl_debug;
 use crate::scheduler::schedule_boxes_by_name;
 use crate::{
@@ -340,11 +340,7 @@ impl Schedule for ScheduledThreadPool {
         self.shared().now()
     }
 
-    fn schedule_named(
-        &self,
-        name: &'static str,
-        request: Request,
-    ) -> Result<Cancellable, ScheduleError> {
+    fn schedule_named(&self, name: &'static str, request: Request) -> Scheduled {
         self.take_request(name, request)
     }
 }

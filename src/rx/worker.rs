@@ -9,7 +9,7 @@ use super::context::{Capture, InContext, both};
 use super::delayed::Entry;
 use super::drain::with_a_drain;
 use super::scheduler::ExecutorScheduler;
-use crate::job::{Given, Job, Layer, Once, Owner, Taken, Work};
+use crate::job::{Given, Job, Layer, Once, Owner, Scheduled, Taken, Work};
 use crate::platform::impls::impl_debug;
 use crate::scheduler::schedule_boxes_by_name;
 use crate::{
@@ -353,11 +353,7 @@ impl Schedule for Worker {
         self.queue.now()
     }
 
-    fn schedule_named(
-        &self,
-        name: &'static str,
-        request: Request,
-    ) -> Result<Cancellable, ScheduleError> {
+    fn schedule_named(&self, name: &'static str, request: Request) -> Scheduled {
         let request = match request {
             Request::At(at, task) if at <= self.now() => Request::After(Duration::ZERO, task),
             other => other,

@@ -22,6 +22,9 @@ use crate::platform::impls::impl_debug;
 use crate::platform::panics::caught;
 use crate::wheel::entry::{SchedulerId, TaskKey};
 
+/// The alarm that was set, unless its instant has come.
+type SetAlarm = Result<Option<Alarm>, ScheduleError>;
+
 impl Scheduler {
     /// Wakes a waker at an instant, for writers of futures. [`sleep`](Scheduler::sleep) and the other futures of this
     /// crate are built on it.
@@ -66,7 +69,7 @@ impl Scheduler {
     /// # Errors
     ///
     /// [`ScheduleError::Closed`] and [`ScheduleError::Full`].
-    pub fn wake_at(&self, instant: Instant, waker: &Waker) -> Result<Option<Alarm>, ScheduleError> {
+    pub fn wake_at(&self, instant: Instant, waker: &Waker) -> SetAlarm {
         self.alarm::<true>(self.shared().watch.at(instant), waker)
     }
 
@@ -94,11 +97,7 @@ impl Scheduler {
     /// # Errors
     ///
     /// [`ScheduleError::Closed`]; [`ScheduleError::Full`] only if there are 268 million tasks in the process.
-    pub fn wake_uncounted_at(
-        &self,
-        instant: Instant,
-        waker: &Waker,
-    ) -> Result<Option<Alarm>, ScheduleError> {
+    pub fn wake_uncounted_at(&self, instant: Instant, waker: &Waker) -> SetAlarm {
         self.alarm::<false>(self.shared().watch.at(instant), waker)
     }
 
@@ -113,12 +112,7 @@ impl Scheduler {
     /// The errors of [`wake_at`](Scheduler::wake_at).
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "see `alarm`")]
-    pub(crate) fn wake_at_since(
-        &self,
-        read: Instant,
-        instant: Instant,
-        waker: &Waker,
-    ) -> Result<Option<Alarm>, ScheduleError> {
+    pub(crate) fn wake_at_since(&self, read: Instant, instant: Instant, waker: &Waker) -> SetAlarm {
         self.alarm::<true>(self.shared().times_since(read, instant), waker)
     }
 
@@ -126,11 +120,7 @@ impl Scheduler {
     /// other sizes, for which the processor waits. It saves a sixth of the time of a timeout that is set and dropped.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "measured: row S4-pending of `benches/peers`")]
-    fn alarm<const COUNTED: bool>(
-        &self,
-        times: Times,
-        waker: &Waker,
-    ) -> Result<Option<Alarm>, ScheduleError> {
+    fn alarm<const COUNTED: bool>(&self, times: Times, waker: &Waker) -> SetAlarm {
         let (shared, mut own, mut of) = (self.shared(), None, target(waker));
         let kept = || {
             // A thread that blocks on this alarm would wait for ever if nobody but the thread itself can serve it.

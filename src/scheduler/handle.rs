@@ -8,7 +8,7 @@
 //! purpose, which is made by the first `clone`.
 //!
 //! To add a method to the handle: a handle is either a task of a scheduler or any [`Cancel`] (see `Inner`), so a method
-//! matches on the two. For a task, it reads the holder's word, by `task::word`, which compares the birth.
+//! says what it does for each of the two. For a task, it reads the holder's word, by `task::word`, which compares the birth.
 //! For the other, it calls a method of `Cancel`, which needs a default there.
 //!
 //! - HANDLE-1 A cancel that wins stores `cancelled`, and then, if the handle is shared, sets the shared outcome. A
@@ -29,6 +29,7 @@ use once_cell::race::OnceBox;
 use crate::engine::handles;
 use crate::engine::slots::state::NotEnded;
 use crate::engine::slots::{Phase, task};
+use crate::error::{ScheduleError, TryScheduleError};
 use crate::platform::impls::impl_debug;
 use crate::platform::sync::{AtomicBool, IS_MODEL, Ordering};
 use crate::wheel::entry::{SchedulerId, TaskKey};
@@ -64,6 +65,12 @@ enum Inner {
 
 const _: () =
     assert!(IS_MODEL || size_of::<Cancellable>() <= 24, "handles are kept by the million");
+
+/// What becomes of a task that is given to a scheduler: a handle, or the reason why it was refused.
+pub(super) type Scheduled = Result<Cancellable, ScheduleError>;
+
+/// The same, with a task that was refused.
+pub(super) type TryScheduled<T> = Result<Cancellable, TryScheduleError<T>>;
 
 /// Anything that can be cancelled. An `Arc` of it can be converted into a [`Cancellable`].
 ///
@@ -130,21 +137,15 @@ impl<C: Cancel> From<Arc<C>> for Cancellable {
 }
 
 impl Cancellable {
+    /// Makes a handle to a task of a scheduler. It tells that the task was cancelled if that `is_cancelled`.
     #[inline]
-    pub(crate) fn new(key: TaskKey, scheduler: SchedulerId) -> Cancellable {
-        Cancellable(Inner::Task(TaskHandle::new(key, scheduler)))
-    }
-
-    /// Makes a handle to a task that is known to have been cancelled.
-    pub(super) fn cancelled(key: TaskKey, scheduler: SchedulerId) -> Cancellable {
-        let mut handle = TaskHandle::new(key, scheduler);
-        handle.cancelled = AtomicBool::new(true);
-        Cancellable(Inner::Task(handle))
+    pub(crate) fn new(key: TaskKey, scheduler: SchedulerId, is_cancelled: bool) -> Cancellable {
+        Cancellable(Inner::Task(TaskHandle::new(key, scheduler, is_cancelled)))
     }
 
     /// Makes a handle to no task. It tells that it was cancelled.
     pub fn already_cancelled() -> Cancellable {
-        Cancellable::cancelled(TaskKey::NONE, SchedulerId::FIRST)
+        Cancellable::new(TaskKey::NONE, SchedulerId::FIRST, true)
     }
 
     /// Cancels the task. Returns true for exactly one caller, and only if this call has prevented the run (of a series:
@@ -156,10 +157,7 @@ impl Cancellable {
     /// The drops run in this call, so hold no lock that they take. A task may own the last handle of a pool or a worker, which
     /// ends with it.
     pub fn cancel(&self) -> bool {
-        match &self.0 {
-            Inner::Task(task) => task.cancel(),
-            Inner::Other(other) => other.cancel(),
-        }
+        self.either(TaskHandle::cancel, Cancel::cancel)
     }
 
     /// Returns true if a cancel has ended the task.
@@ -168,18 +166,12 @@ impl Cancellable {
     /// task, such as those of a leftover that its [`PendingTask`](crate::PendingTask) has cancelled, may say only that it
     /// [is done](Cancellable::is_done).
     pub fn is_cancelled(&self) -> bool {
-        match &self.0 {
-            Inner::Task(task) => task.is_cancelled(),
-            Inner::Other(other) => other.is_cancelled(),
-        }
+        self.either(TaskHandle::is_cancelled, Cancel::is_cancelled)
     }
 
     /// Returns true if the task will never run again, for whatever reason. Returns false while a one-shot runs.
     pub fn is_done(&self) -> bool {
-        match &self.0 {
-            Inner::Task(task) => task.is_done(),
-            Inner::Other(other) => other.is_done(),
-        }
+        self.either(TaskHandle::is_done, Cancel::is_done)
     }
 
     /// Moves the deadline to `delay` from now, earlier or later: the task stays the same, under the same handle.
@@ -221,10 +213,7 @@ impl Cancellable {
     /// this one. A task that was posted to a loop without a delay counts as a delayed one after a reset. A handle to
     /// another type returns false, unless that type's [`Cancel`] implements `reset`.
     pub fn reset(&self, delay: Duration) -> bool {
-        match &self.0 {
-            Inner::Task(task) => handles::reset(task.key, task.scheduler, delay),
-            Inner::Other(other) => other.reset(delay),
-        }
+        self.either(|it| handles::reset(it.key, it.scheduler, delay), |it| it.reset(delay))
     }
 
     /// Moves the deadline to an instant, like [`reset`](Cancellable::reset). If the instant has passed, the task is due
@@ -242,20 +231,15 @@ impl Cancellable {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn reset_at(&self, deadline: Instant) -> bool {
-        match &self.0 {
-            Inner::Task(task) => handles::reset_at(task.key, task.scheduler, deadline),
-            Inner::Other(other) => other.reset_at(deadline),
-        }
+        let reset = |task: &TaskHandle| handles::reset_at(task.key, task.scheduler, deadline);
+        self.either(reset, |other| other.reset_at(deadline))
     }
 
     /// Returns when the next run is due. Returns `None` while the task runs, when it is over, and if the handle cannot
     /// tell. For a task that is never due, returns the latest instant of the clock. For a task of a worker or a loop that
     /// waits for nothing but its turn, returns the present.
     pub fn deadline(&self) -> Option<Instant> {
-        match &self.0 {
-            Inner::Task(task) => handles::deadline(task.key),
-            Inner::Other(other) => other.deadline(),
-        }
+        self.either(|task| handles::deadline(task.key), Cancel::deadline)
     }
 
     /// Returns a guard that cancels the task when it is dropped.
@@ -280,10 +264,20 @@ impl Cancellable {
 
     /// Returns what tells the task from others.
     fn identity(&self) -> Result<TaskKey, *const ()> {
+        // Without the vtable, of which there may be several for one type.
+        self.either(|task| Ok(task.key), |other| Err(std::ptr::from_ref(other).cast()))
+    }
+
+    /// Calls one of the two, with what the handle stands for.
+    #[inline]
+    fn either<R>(
+        &self,
+        of_task: impl FnOnce(&TaskHandle) -> R,
+        of_other: impl FnOnce(&dyn Cancel) -> R,
+    ) -> R {
         match &self.0 {
-            Inner::Task(task) => Ok(task.key),
-            // Without the vtable, of which there may be several for one type.
-            Inner::Other(other) => Err(Arc::as_ptr(other).cast()),
+            Inner::Task(task) => of_task(task),
+            Inner::Other(other) => of_other(&**other),
         }
     }
 }
@@ -366,8 +360,8 @@ struct TaskHandle {
 
 impl TaskHandle {
     #[inline]
-    fn new(key: TaskKey, scheduler: SchedulerId) -> TaskHandle {
-        let (cancelled, is_shared) = (AtomicBool::new(false), AtomicBool::new(false));
+    fn new(key: TaskKey, scheduler: SchedulerId, is_cancelled: bool) -> TaskHandle {
+        let (cancelled, is_shared) = (AtomicBool::new(is_cancelled), AtomicBool::new(false));
         TaskHandle { key, scheduler, cancelled, is_shared, shared_outcome: OnceBox::new() }
     }
 
@@ -438,7 +432,7 @@ impl Clone for TaskHandle {
         if self.is_cancelled() {
             outcome.store(true, Ordering::Relaxed);
         }
-        let mut clone = TaskHandle::new(self.key, self.scheduler);
+        let mut clone = TaskHandle::new(self.key, self.scheduler, false);
         clone.is_shared = AtomicBool::new(true);
         let _ = clone.shared_outcome.set(Box::new(Arc::clone(outcome))); // it is new, so it is empty
         clone
@@ -456,7 +450,7 @@ mod tests {
         let filled = task::fill(|| (), None, None, Moment(1), SchedulerId::FIRST);
         assert!(filled.is_ok(), "the first block is there");
         let key = TaskKey::new((1 << 15) - 1, 1); // the last one of the first block
-        let handle = TaskHandle::new(key, SchedulerId::FIRST);
+        let handle = TaskHandle::new(key, SchedulerId::FIRST, false);
         assert!(handle.is_done() && !handle.cancel());
         let clone = Cancellable::already_cancelled().clone();
         assert!(clone.is_done() && clone.is_cancelled() && !clone.cancel());

@@ -28,11 +28,11 @@ use crate::engine::shared::Shared;
 use crate::engine::slots::task::{self, Leftover};
 use crate::engine::slots::{Running, deadline};
 use crate::engine::termination::{Decision, Leaver};
-use crate::error::{ScheduleError, TryScheduleError};
+use crate::error::TryScheduleError;
 use crate::executor::numbered::NumberedExecutor;
 use crate::platform::impls::impl_debug;
 use crate::scheduler::Scheduler;
-use crate::scheduler::handle::Cancellable;
+use crate::scheduler::handle::{Cancellable, Scheduled, TryScheduled};
 use crate::wake::wait_list::Ticket;
 
 /// A scheduler that is being stopped: what [`Scheduler::stop`](crate::Scheduler::stop) returns.
@@ -300,7 +300,7 @@ impl PendingTask {
     /// Cancels the task. Returns false if one of its handles has cancelled it before.
     pub fn cancel(self) -> bool {
         // The drop of `self` then finds it cancelled.
-        self.task.is_some_and(|task| Cancellable::new(task.key, self.shared.id).cancel())
+        self.task.is_some_and(|task| Cancellable::new(task.key, self.shared.id, false).cancel())
     }
 
     /// Moves the task to another scheduler, and onto the executor of that handle. The remaining delay and the
@@ -330,7 +330,7 @@ impl PendingTask {
     ///
     /// The errors of [`Scheduler::schedule_once`]. The task is dropped then. To get it back, call
     /// [`try_reschedule`](PendingTask::try_reschedule).
-    pub fn reschedule(self, scheduler: &Scheduler) -> Result<Cancellable, ScheduleError> {
+    pub fn reschedule(self, scheduler: &Scheduler) -> Scheduled {
         Ok(self.try_reschedule(scheduler)?)
     }
 
@@ -354,19 +354,16 @@ impl PendingTask {
     /// # Errors
     ///
     /// [`TryScheduleError`] holds the task and the reason.
-    pub fn try_reschedule(
-        mut self,
-        to: &Scheduler,
-    ) -> Result<Cancellable, TryScheduleError<PendingTask>> {
+    pub fn try_reschedule(mut self, to: &Scheduler) -> TryScheduled<PendingTask> {
         self.move_or_defer(to).map_err(|reason| TryScheduleError::new(reason, self))
     }
 
     /// Moves the task, or leaves that to the thread of its run. A task that is refused stays here.
-    fn move_or_defer(&mut self, to: &Scheduler) -> Result<Cancellable, ScheduleError> {
+    fn move_or_defer(&mut self, to: &Scheduler) -> Scheduled {
         let Some(task) = self.task else { return Ok(Cancellable::already_cancelled()) };
         if !task.is_in_run && !task::goes_on(task.key) {
             // A task that was cancelled needs no room, so it cannot be refused.
-            return Ok(Cancellable::cancelled(task.key, self.shared.id));
+            return Ok(Cancellable::new(task.key, self.shared.id, true));
         }
         // Room is reserved before the task leaves this scheduler, so a scheduler that is full leaves it where it is.
         let mut reservation = to.shared().reserve()?;
@@ -377,7 +374,7 @@ impl PendingTask {
                 _ = task.move_to(reservation, own.as_ref(), true);
             };
             if self.defer_while_in_run(move_later) {
-                return Ok(Cancellable::new(task.key, self.shared.id));
+                return Ok(Cancellable::new(task.key, self.shared.id, false));
             }
             // The run has ended in the meantime, and the reservation was dropped with `move_later`.
             reservation = to.shared().reserve()?;
@@ -392,7 +389,7 @@ impl PendingTask {
         reservation: Reservation,
         executor: Option<&Arc<NumberedExecutor>>,
         was_in_run: bool,
-    ) -> Result<Cancellable, ScheduleError> {
+    ) -> Scheduled {
         let Some(task) = self.task else { return Ok(Cancellable::already_cancelled()) };
         let shared = Arc::clone(&reservation.shared);
         let (here, there, from) = (self.shared.watch.now(), shared.watch.now(), &self.shared);
@@ -402,9 +399,7 @@ impl PendingTask {
             shared.admit_leftover(task.key, from, there, deadline, executor, reservation)?;
         self.task = None;
         // A series that was in a run may be over because it has ended itself. Its holder knows.
-        let is_cancelled = !is_moved && !was_in_run;
-        let handle = if is_cancelled { Cancellable::cancelled } else { Cancellable::new };
-        Ok(handle(task.key, shared.id))
+        Ok(Cancellable::new(task.key, shared.id, !is_moved && !was_in_run))
     }
 
     /// If this is a series whose run is still in progress, leaves it to the thread of that run, which calls `action`

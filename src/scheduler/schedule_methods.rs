@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Scheduler;
-use super::schedule_trait::Scheduled;
+use super::handle::{Scheduled, TryScheduled};
 use crate::clock::repeat::{Period, Repeat};
 use crate::clock::tick::Times;
 use crate::engine::shared::Shared;
@@ -64,12 +64,11 @@ impl Scheduler {
     /// [`ScheduleError::Closed`] and [`ScheduleError::Full`]. The task is dropped then. To get it back, call
     /// [`try_schedule_once`](Scheduler::try_schedule_once).
     #[inline]
-    pub fn schedule_once<F>(&self, delay: Duration, task: F) -> Result<Cancellable, ScheduleError>
+    pub fn schedule_once<F>(&self, delay: Duration, task: F) -> Scheduled
     where
         F: FnOnce() + Send + 'static,
     {
-        let times = self.shared().watch.after(delay);
-        self.admit_or_drop(times, task, None)
+        self.admit_or_drop(self.shared().watch.after(delay), task, None)
     }
 
     /// Runs a task once, at an instant. If the instant has passed, the task is due at once, and does not wait for a
@@ -79,12 +78,11 @@ impl Scheduler {
     ///
     /// The errors of [`schedule_once`](Scheduler::schedule_once).
     #[inline]
-    pub fn schedule_at<F>(&self, instant: Instant, task: F) -> Result<Cancellable, ScheduleError>
+    pub fn schedule_at<F>(&self, instant: Instant, task: F) -> Scheduled
     where
         F: FnOnce() + Send + 'static,
     {
-        let times = self.shared().watch.at(instant);
-        self.admit_or_drop(times, task, None)
+        self.admit_or_drop(self.shared().watch.at(instant), task, None)
     }
 
     /// Like [`schedule_once`](Scheduler::schedule_once), but returns the task if it is not accepted.
@@ -92,11 +90,7 @@ impl Scheduler {
     /// # Errors
     ///
     /// [`TryScheduleError`] holds the task and the reason.
-    pub fn try_schedule_once<F>(
-        &self,
-        delay: Duration,
-        task: F,
-    ) -> Result<Cancellable, TryScheduleError<F>>
+    pub fn try_schedule_once<F>(&self, delay: Duration, task: F) -> TryScheduled<F>
     where
         F: FnOnce() + Send + 'static,
     {
@@ -118,11 +112,7 @@ impl Scheduler {
     /// refused.into_task()();
     /// # Ok::<(), tickwheel::CloseError>(())
     /// ```
-    pub fn try_schedule_at<F>(
-        &self,
-        instant: Instant,
-        task: F,
-    ) -> Result<Cancellable, TryScheduleError<F>>
+    pub fn try_schedule_at<F>(&self, instant: Instant, task: F) -> TryScheduled<F>
     where
         F: FnOnce() + Send + 'static,
     {
@@ -169,7 +159,7 @@ impl Scheduler {
                 admit_out_of_line(shared, times, InSpan { span, task }, period, own, refuse)?
             }
         };
-        Ok(Cancellable::new(key, shared.id))
+        Ok(Cancellable::new(key, shared.id, false))
     }
 
     // ----- repeating -----------------------------------------------------------------------
@@ -191,7 +181,7 @@ impl Scheduler {
         initial: Duration,
         period: Duration,
         task: F,
-    ) -> Result<Cancellable, ScheduleError>
+    ) -> Scheduled
     where
         R: Repeat,
         F: FnMut() -> R + Send + 'static,
@@ -209,7 +199,7 @@ impl Scheduler {
         initial: Duration,
         delay: Duration,
         task: F,
-    ) -> Result<Cancellable, ScheduleError>
+    ) -> Scheduled
     where
         R: Repeat,
         F: FnMut() -> R + Send + 'static,
@@ -242,11 +232,7 @@ impl Scheduler {
     /// # Errors
     ///
     /// The errors of [`schedule_once`](Scheduler::schedule_once).
-    pub fn schedule_self_paced<F>(
-        &self,
-        initial: Duration,
-        task: F,
-    ) -> Result<Cancellable, ScheduleError>
+    pub fn schedule_self_paced<F>(&self, initial: Duration, task: F) -> Scheduled
     where
         F: FnMut() -> Option<Duration> + Send + 'static,
     {
@@ -260,18 +246,12 @@ impl Scheduler {
     /// # Errors
     ///
     /// The errors of [`schedule_repeatedly`](Scheduler::schedule_repeatedly).
-    pub fn schedule_periodic<R, F>(
-        &self,
-        initial: Duration,
-        period: Period,
-        task: F,
-    ) -> Result<Cancellable, ScheduleError>
+    pub fn schedule_periodic<R, F>(&self, initial: Duration, period: Period, task: F) -> Scheduled
     where
         R: Repeat,
         F: FnMut() -> R + Send + 'static,
     {
-        let times = self.shared().watch.after(initial);
-        self.admit_or_drop(times, Series(task), Some(period))
+        self.admit_or_drop(self.shared().watch.after(initial), Series(task), Some(period))
     }
 
     /// Like [`schedule_periodic`](Scheduler::schedule_periodic), but returns the task if it is not accepted.
@@ -297,7 +277,7 @@ impl Scheduler {
         initial: Duration,
         period: Period,
         task: F,
-    ) -> Result<Cancellable, TryScheduleError<F>>
+    ) -> TryScheduled<F>
     where
         R: Repeat,
         F: FnMut() -> R + Send + 'static,
@@ -317,7 +297,6 @@ impl Scheduler {
         instant: Instant,
         task: impl FnOnce() + Send + 'static,
     ) -> Scheduled {
-        let times = self.shared().watch.at(instant);
-        self.admit_or_drop(times, Named { name, task }, None)
+        self.admit_or_drop(self.shared().watch.at(instant), Named { name, task }, None)
     }
 }

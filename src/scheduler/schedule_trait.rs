@@ -23,7 +23,7 @@ use crate::engine::slots::{Named, Series};
 use crate::error::ScheduleError;
 use crate::platform::impls::impl_behind;
 use crate::scheduler::Scheduler;
-use crate::scheduler::handle::Cancellable;
+use crate::scheduler::handle::{Cancellable, Scheduled};
 
 /// A boxed one-shot task, the argument of [`Schedule::schedule_task`].
 pub type Task = Box<dyn FnOnce() + Send>;
@@ -128,15 +128,14 @@ pub trait Schedule: Send + Sync {
     /// # Errors
     ///
     /// Returns the reason if the task is not accepted. The task is dropped then.
-    fn schedule_task(&self, delay: Duration, task: Task) -> Result<Cancellable, ScheduleError>;
+    fn schedule_task(&self, delay: Duration, task: Task) -> Scheduled;
 
     /// Runs a task once, at an instant.
     ///
     /// # Errors
     ///
     /// Returns the reason if the task is not accepted. The task is dropped then.
-    fn schedule_task_at(&self, deadline: Instant, task: Task)
-    -> Result<Cancellable, ScheduleError>;
+    fn schedule_task_at(&self, deadline: Instant, task: Task) -> Scheduled;
 
     /// Runs a task repeatedly, until it returns `Break`.
     ///
@@ -146,12 +145,7 @@ pub trait Schedule: Send + Sync {
     /// # Errors
     ///
     /// Returns the reason if the task is not accepted. The task is dropped then.
-    fn schedule_series(
-        &self,
-        initial: Duration,
-        period: Period,
-        task: RepeatingTask,
-    ) -> Result<Cancellable, ScheduleError>;
+    fn schedule_series(&self, initial: Duration, period: Period, task: RepeatingTask) -> Scheduled;
 
     /// Schedules a task with a name: usually the type name of the closure in the box.
     ///
@@ -176,11 +170,7 @@ pub trait Schedule: Send + Sync {
     /// # Errors
     ///
     /// The errors of the method for the box.
-    fn schedule_named(
-        &self,
-        name: &'static str,
-        request: Request,
-    ) -> Result<Cancellable, ScheduleError> {
+    fn schedule_named(&self, name: &'static str, request: Request) -> Scheduled {
         let _ = name;
         match request {
             Request::After(delay, task) => self.schedule_task(delay, task),
@@ -249,8 +239,6 @@ impl fmt::Debug for dyn Schedule + '_ {
         f.debug_struct("Schedule").finish_non_exhaustive()
     }
 }
-
-pub(super) type Scheduled = Result<Cancellable, ScheduleError>;
 
 impl Schedule for Scheduler {
     schedule_boxes_by_name!();
@@ -323,7 +311,7 @@ pub trait ScheduleExt: Schedule {
     /// # Errors
     ///
     /// The errors of [`Schedule::schedule_task`].
-    fn schedule_once<F>(&self, delay: Duration, task: F) -> Result<Cancellable, ScheduleError>
+    fn schedule_once<F>(&self, delay: Duration, task: F) -> Scheduled
     where
         F: FnOnce() + Send + 'static,
     {
@@ -340,7 +328,7 @@ pub trait ScheduleExt: Schedule {
     /// # Errors
     ///
     /// The errors of [`Schedule::schedule_task_at`].
-    fn schedule_at<F>(&self, instant: Instant, task: F) -> Result<Cancellable, ScheduleError>
+    fn schedule_at<F>(&self, instant: Instant, task: F) -> Scheduled
     where
         F: FnOnce() + Send + 'static,
     {
@@ -357,12 +345,7 @@ pub trait ScheduleExt: Schedule {
     /// # Errors
     ///
     /// The errors of [`Schedule::schedule_series`].
-    fn schedule_repeatedly<R, F>(
-        &self,
-        initial: Duration,
-        period: Duration,
-        task: F,
-    ) -> Result<Cancellable, ScheduleError>
+    fn schedule_repeatedly<R, F>(&self, initial: Duration, period: Duration, task: F) -> Scheduled
     where
         R: Repeat,
         F: FnMut() -> R + Send + 'static,
@@ -381,7 +364,7 @@ pub trait ScheduleExt: Schedule {
         initial: Duration,
         delay: Duration,
         task: F,
-    ) -> Result<Cancellable, ScheduleError>
+    ) -> Scheduled
     where
         R: Repeat,
         F: FnMut() -> R + Send + 'static,
@@ -395,11 +378,7 @@ pub trait ScheduleExt: Schedule {
     /// # Errors
     ///
     /// The errors of [`Schedule::schedule_series`].
-    fn schedule_self_paced<F>(
-        &self,
-        initial: Duration,
-        task: F,
-    ) -> Result<Cancellable, ScheduleError>
+    fn schedule_self_paced<F>(&self, initial: Duration, task: F) -> Scheduled
     where
         F: FnMut() -> Option<Duration> + Send + 'static,
     {
@@ -411,12 +390,7 @@ pub trait ScheduleExt: Schedule {
     /// # Errors
     ///
     /// The errors of [`Schedule::schedule_series`].
-    fn schedule_periodic<R, F>(
-        &self,
-        initial: Duration,
-        period: Period,
-        mut task: F,
-    ) -> Result<Cancellable, ScheduleError>
+    fn schedule_periodic<R, F>(&self, initial: Duration, period: Period, mut task: F) -> Scheduled
     where
         R: Repeat,
         F: FnMut() -> R + Send + 'static,
