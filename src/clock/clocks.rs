@@ -224,7 +224,7 @@ impl ManualClock {
         self.move_to(|now| now.checked_add(by).unwrap_or(now));
     }
 
-    /// Moves the clock to a time that is told by its present one, and never back.
+    /// Moves the clock to the time that `time` returns for its present one, but never back.
     fn move_to(&self, time: impl FnOnce(Instant) -> Instant) {
         let mut manual = lock_std(&self.shared);
         manual.now = manual.now.max(short_of_never(time(manual.now)));

@@ -10,10 +10,10 @@ use crate::{Cancellable, Period, Repeat, Request, ScheduleError, TryScheduleErro
 /// What becomes of work: a handle, or the reason why it comes back.
 pub(crate) type Taken<W> = Result<Cancellable, (ScheduleError, W)>;
 
-/// The same of a task whose handle alone is wanted: it is dropped if it is refused.
+/// The same of a task that is dropped if it is refused.
 pub(crate) type Scheduled = Result<Cancellable, ScheduleError>;
 
-/// The same of a closure, which comes back.
+/// The same of a closure that comes back if it is refused.
 pub(crate) type Given<F> = Result<Cancellable, TryScheduleError<F>>;
 
 /// A worker, a loop or a pool.

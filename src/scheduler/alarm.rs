@@ -22,7 +22,7 @@ use crate::platform::impls::impl_debug;
 use crate::platform::panics::caught;
 use crate::wheel::entry::{SchedulerId, TaskKey};
 
-/// The alarm that was set, unless its instant has come.
+/// What setting an alarm returns: `None` if its instant has come.
 type SetAlarm = Result<Option<Alarm>, ScheduleError>;
 
 impl Scheduler {

@@ -132,7 +132,7 @@ impl Driver {
         if self.shared.is_turned_here() {
             return; // the outer call does that, after its turn
         }
-        // Its caller has put the engine back, and has done all that was due.
+        // The caller has put the engine back, after all that was due.
         if let Some(panic) = self.shared.hooks.first_panic() {
             resume_unwind(panic);
         }

@@ -66,10 +66,10 @@ enum Inner {
 const _: () =
     assert!(IS_MODEL || size_of::<Cancellable>() <= 24, "handles are kept by the million");
 
-/// What becomes of a task that is given to a scheduler: a handle, or the reason why it was refused.
+/// What scheduling a task returns: a handle, or the reason why the task was refused.
 pub(super) type Scheduled = Result<Cancellable, ScheduleError>;
 
-/// The same, with a task that was refused.
+/// Like [`Scheduled`], but the error holds the task too.
 pub(super) type TryScheduled<T> = Result<Cancellable, TryScheduleError<T>>;
 
 /// Anything that can be cancelled. An `Arc` of it can be converted into a [`Cancellable`].
@@ -137,7 +137,7 @@ impl<C: Cancel> From<Arc<C>> for Cancellable {
 }
 
 impl Cancellable {
-    /// Makes a handle to a task of a scheduler. It tells that the task was cancelled if that `is_cancelled`.
+    /// Makes a handle to a task of a scheduler. With `is_cancelled`, the handle tells that the task was cancelled.
     #[inline]
     pub(crate) fn new(key: TaskKey, scheduler: SchedulerId, is_cancelled: bool) -> Cancellable {
         Cancellable(Inner::Task(TaskHandle::new(key, scheduler, is_cancelled)))
@@ -268,7 +268,7 @@ impl Cancellable {
         self.either(|task| Ok(task.key), |other| Err(std::ptr::from_ref(other).cast()))
     }
 
-    /// Calls one of the two, with what the handle stands for.
+    /// Calls `of_task` or `of_other`, with what the handle stands for.
     #[inline]
     fn either<R>(
         &self,

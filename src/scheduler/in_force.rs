@@ -137,8 +137,8 @@ impl Here {
     /// Returns what decides: the virtual clock, or else the innermost guard of `enter`, or else the innermost `block_on`.
     fn chosen(&self) -> Option<Guarded> {
         let paused = self.paused.as_ref().map(|it| Guarded::Entered(Arc::clone(&it.scheduler)));
-        // A guard of `enter` inside or around a `block_on` was asked for by name, so it counts more. Of several equal ones,
-        // this finds the last.
+        // A guard of `enter` inside or around a `block_on` was asked for by name, so it counts more. `max_by_key`
+        // returns the last of several guards that count as much.
         let is_entered = |guarded: &&Guarded| matches!(guarded, Guarded::Entered(_));
         let innermost = self.guards.iter().map(|(_, guarded)| guarded).max_by_key(is_entered);
         paused.or_else(|| innermost.cloned())

@@ -64,7 +64,7 @@ pub struct Stopping {
 }
 
 impl Stopping {
-    /// Stops a scheduler, if it stops. Otherwise this is ready without leftovers.
+    /// Stops a scheduler if `stops`. Otherwise makes a `Stopping` that is ready without leftovers.
     pub(super) fn new(shared: &Arc<Shared>, stops: bool) -> Stopping {
         if stops {
             shared.termination.join(); // before the stop, so that the end finds a taker and keeps the leftovers
