@@ -100,7 +100,8 @@ fn turn_until_done(engine: &mut Engine) -> Option<Moment> {
 }
 
 impl Driver {
-    /// Does the last turn if a stop has come while the engine was out. Each call that takes the engine out ends with this.
+    /// Does the last turn if a stop has come while the engine was out. A call that does not tell its caller to turn again
+    /// at once ends with this.
     pub(super) fn end_if_stopped(&self) {
         // A stop stores `is_closing` before it looks for the engine. If it has found none, the engine came back after
         // that, under the same lock, so this load sees the store.
@@ -132,8 +133,9 @@ impl Driver {
         if self.shared.is_turned_here() {
             return; // the outer call does that, after its turn
         }
-        // The caller has put the engine back, after all that was due.
         if let Some(panic) = self.shared.hooks.first_panic() {
+            // Only now, when the engine is back and has done all that was due.
+            self.end_if_stopped();
             resume_unwind(panic);
         }
     }
@@ -169,10 +171,11 @@ impl Driver {
             Some(shared.watch.timeline.instant_if_any(at))
         };
         let come_back = self.cell.with_engine(turn).flatten();
-        self.end_if_stopped();
-        let come_back = come_back.unwrap_or_else(|| Some(self.reading())); // there is more to do at once
+        if come_back.is_some() {
+            self.end_if_stopped();
+        }
         self.resume_panic();
-        come_back
+        come_back.unwrap_or_else(|| Some(self.reading())) // there is more to do at once
     }
 
     /// Moves the virtual time from deadline to deadline until `by` has passed, and runs all tasks in order, including
