@@ -220,6 +220,8 @@ impl Driver {
                 self.sleep_towards(next, &Sleeper::new());
             }
         }
+        self.end_if_stopped(); // a clock that runs by itself may pass the target before the turn that would do it
+        self.resume_panic();
         usize::try_from(fired() - before).unwrap_or(usize::MAX)
     }
 
