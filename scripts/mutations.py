@@ -323,6 +323,10 @@ MUTATIONS = [
      "now.min(u64::MAX - 2)", "now.min(u64::MAX - 1)", tests("time::s01_s07_time")),
     ("a stop at the end of a turn ends nothing", "src/scheduler/driver.rs",
      "        if come_back.is_some() {\n            self.end_if_stopped();\n        }\n", "", models("ends")),
+    ("a turn that leaves more to do ends a stopped scheduler", "src/scheduler/driver.rs",
+     "        if come_back.is_some() {\n", "        if true {\n", tests("soak::driver_model")),
+    ("an advance on a clock that passes its end does no last turn", "src/scheduler/driver.rs",
+     "        self.end_if_stopped(); // a clock that runs", "        // a clock that runs", tests("future::block_on")),
     ("a look for the next deadline is no turn", "src/scheduler/driver.rs",
      "        let _mark = TurningMark::new(engine.shared.id);\n", "        let _ = TurningMark::new(engine.shared.id);\n", tests("future::block_on")),
     # Deadlines that move

@@ -196,8 +196,8 @@
 //! | take-in | 163 | 93 | one division; no bitmap where a block has room |
 //! | take-in, cancelled | 158 | 44 | a look at the holder as the record is read, once most of a sample were stale; none if a later filing of its slot comes right behind it |
 //! | hand-over | 144 | 30 | rows for the scheduler's executor are copied at once, and nothing of them is remembered; what the wheel gives out becomes the ready queue without a copy |
-//! | fire inline | 640 | 417 | one claim, one call into the engine for a batch, the closure runs where it lies, far entries are not copied twice |
-//! | repetition | 902 | 661 | the same; its record is published without a call |
+//! | fire inline | 640 | 424 | one claim, one call into the engine for a batch, the closure runs where it lies, far entries are not copied twice |
+//! | repetition | 902 | 667 | the same; its record is published without a call |
 //! | cancel and schedule | 920 | 487 | the same |
 //!
 //! In alternating runs of `benches/peers` (medians of four) the process took 74 ns for a schedule (W1) where it had

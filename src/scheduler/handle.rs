@@ -137,15 +137,19 @@ impl<C: Cancel> From<Arc<C>> for Cancellable {
 }
 
 impl Cancellable {
-    /// Makes a handle to a task of a scheduler. With `is_cancelled`, the handle tells that the task was cancelled.
     #[inline]
-    pub(crate) fn new(key: TaskKey, scheduler: SchedulerId, is_cancelled: bool) -> Cancellable {
-        Cancellable(Inner::Task(TaskHandle::new(key, scheduler, is_cancelled)))
+    pub(crate) fn new(key: TaskKey, scheduler: SchedulerId) -> Cancellable {
+        Cancellable(Inner::Task(TaskHandle::new(key, scheduler, false)))
+    }
+
+    /// Makes a handle to a task that is known to have been cancelled.
+    pub(super) fn cancelled(key: TaskKey, scheduler: SchedulerId) -> Cancellable {
+        Cancellable(Inner::Task(TaskHandle::new(key, scheduler, true)))
     }
 
     /// Makes a handle to no task. It tells that it was cancelled.
     pub fn already_cancelled() -> Cancellable {
-        Cancellable::new(TaskKey::NONE, SchedulerId::FIRST, true)
+        Cancellable::cancelled(TaskKey::NONE, SchedulerId::FIRST)
     }
 
     /// Cancels the task. Returns true for exactly one caller, and only if this call has prevented the run (of a series:

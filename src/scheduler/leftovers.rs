@@ -300,7 +300,7 @@ impl PendingTask {
     /// Cancels the task. Returns false if one of its handles has cancelled it before.
     pub fn cancel(self) -> bool {
         // The drop of `self` then finds it cancelled.
-        self.task.is_some_and(|task| Cancellable::new(task.key, self.shared.id, false).cancel())
+        self.task.is_some_and(|task| Cancellable::new(task.key, self.shared.id).cancel())
     }
 
     /// Moves the task to another scheduler, and onto the executor of that handle. The remaining delay and the
@@ -363,7 +363,7 @@ impl PendingTask {
         let Some(task) = self.task else { return Ok(Cancellable::already_cancelled()) };
         if !task.is_in_run && !task::goes_on(task.key) {
             // A task that was cancelled needs no room, so it cannot be refused.
-            return Ok(Cancellable::new(task.key, self.shared.id, true));
+            return Ok(Cancellable::cancelled(task.key, self.shared.id));
         }
         // Room is reserved before the task leaves this scheduler, so a scheduler that is full leaves it where it is.
         let mut reservation = to.shared().reserve()?;
@@ -374,7 +374,7 @@ impl PendingTask {
                 _ = task.move_to(reservation, own.as_ref(), true);
             };
             if self.defer_while_in_run(move_later) {
-                return Ok(Cancellable::new(task.key, self.shared.id, false));
+                return Ok(Cancellable::new(task.key, self.shared.id));
             }
             // The run has ended in the meantime, and the reservation was dropped with `move_later`.
             reservation = to.shared().reserve()?;
@@ -399,7 +399,9 @@ impl PendingTask {
             shared.admit_leftover(task.key, from, there, deadline, executor, reservation)?;
         self.task = None;
         // A series that was in a run may be over because it has ended itself. Its holder knows.
-        Ok(Cancellable::new(task.key, shared.id, !is_moved && !was_in_run))
+        let is_cancelled = !is_moved && !was_in_run;
+        let handle = if is_cancelled { Cancellable::cancelled } else { Cancellable::new };
+        Ok(handle(task.key, shared.id))
     }
 
     /// If this is a series whose run is still in progress, leaves it to the thread of that run, which calls `action`

@@ -159,7 +159,7 @@ impl Scheduler {
                 admit_out_of_line(shared, times, InSpan { span, task }, period, own, refuse)?
             }
         };
-        Ok(Cancellable::new(key, shared.id, false))
+        Ok(Cancellable::new(key, shared.id))
     }
 
     // ----- repeating -----------------------------------------------------------------------

@@ -159,7 +159,7 @@ fn models_done_shows_what_was_done() {
         let write = Arc::clone(&result);
         let task = move || write.store(7, Ordering::Relaxed);
         let key = fill(task, None);
-        let handle = Cancellable::new(key, SchedulerId::FIRST, false);
+        let handle = Cancellable::new(key, SchedulerId::FIRST);
         let reader = thread::spawn(move || {
             if handle.is_done() {
                 assert_eq!(result.load(Ordering::Relaxed), 7);
@@ -232,7 +232,7 @@ fn models_a_clone_knows_of_the_cancel() {
     loom::model(|| {
         let ledger = Arc::<Ledger>::default();
         let key = schedule(&ledger);
-        let handle = Arc::new(Cancellable::new(key, SchedulerId::FIRST, false));
+        let handle = Arc::new(Cancellable::new(key, SchedulerId::FIRST));
         let cloner = {
             let handle = Arc::clone(&handle);
             thread::spawn(move || (*handle).clone())
@@ -250,7 +250,7 @@ fn models_a_clone_knows_of_the_cancel() {
 fn models_a_clone_looks_while_the_slot_is_used_again() {
     loom::model(|| {
         let ledger = Arc::<Ledger>::default();
-        let handle = Cancellable::new(schedule(&ledger), SchedulerId::FIRST, false);
+        let handle = Cancellable::new(schedule(&ledger), SchedulerId::FIRST);
         let clone = handle.clone();
         // The looker is the other thread, because two preemptions have to do.
         let looker = thread::spawn(move || {
